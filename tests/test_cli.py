@@ -39,7 +39,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert "same weights, every second sample" in output
     assert "trained 1 epochs in" in output
     # Where there is no terminal: sizes of the splits and the expected time.
-    assert "1,294 samples to train on, 144 for validation, 359 to test on" in output
+    assert "1,294 samples for training, 144 for validation, 359 for testing" in output
     assert re.search(r"digits: about \d+ seconds? left, step 4 of 20", output)
     assert f"kernels: {folder / 'kernels.png'}" in output
     return folder
@@ -95,7 +95,7 @@ def test_predict_while_the_input_arrives(run: Path, tmp_path: Path) -> None:
     lines = call("predict", run, "--stream", tmp_path / "x.csv", "--every", "20").splitlines()
     assert [line.split("  ")[0] for line in lines] == ["samples 20", "samples 40", "samples 60", "samples 64"]
     assert "--stream takes one file" in call("predict", run, "a", "b", "--stream", code=WRONG)
-    assert "file must exist" in call("predict", run, tmp_path / "none.csv", "--stream", code=NO_DATA)
+    assert "file must be an existing file" in call("predict", run, tmp_path / "none.csv", "--stream", code=NO_DATA)
 
 
 @pytest.mark.parametrize("ending", [".npy", "-"])
@@ -301,7 +301,7 @@ def test_reproduce_writes_results_and_failures(tmp_path: Path, monkeypatch: pyte
     assert "made up" in table[2]
     assert "failed: root must be" in table[3]
     again = call("reproduce", "ch02-adding-100", *options, "--set", "data.T=1", code=FAILED)
-    assert f"{finished.relative_to(tmp_path)} stays: it holds a finished result" in again
+    assert f"{finished.relative_to(tmp_path)} is kept, because it holds a finished result" in again
 
 
 @pytest.mark.usefixtures("no_pictures")
@@ -369,7 +369,7 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("no_pictures")
 def test_runs_on_synthetic_and_real_data_share_no_folder(tmp_path: Path) -> None:
     options = ("--accelerator", "cpu", *SMALL, "--out", tmp_path / "run")
-    assert "synthetic data: noise of the right shape" in call("train", "--synthetic", *options)
+    assert "synthetic noise of the right shape" in call("train", "--synthetic", *options)
     assert "holds a run on synthetic data" in call("train", *options, code=WRONG)
 
 

@@ -228,7 +228,7 @@ class TestShareBudget:
     def test_the_page_states_the_budget(self, run: Run) -> None:
         card = measure_card(run.folder, seconds=0.02)
         card |= {"data": [{"share": 0.1, "score": 0.5}, {"share": 1.0, "score": 0.75}], "share_steps": 6}
-        assert "10 %: 50.00 %, 100 %: 75.00 %, after 6 steps each, of 12" in card_text(card)
+        assert "10 %: 50.00 %, 100 %: 75.00 %, after 6 steps each; the full training has 12" in card_text(card)
 
     def test_other_shares_are_refused(self, tmp_path: Path, run: Run) -> None:
         with pytest.raises(ValueError, match=r"shares must be above 0 and at most 1, got 1\.5"):

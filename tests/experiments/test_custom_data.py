@@ -150,7 +150,7 @@ def test_irregular_times(tmp_path: Path) -> None:
     same(of(recipe, tmp_path / "x.npz", data), test)
     np.save(tmp_path / "x.npy", arrays["inputs"])
     with pytest.raises(
-        ValueError, match=r"must give the coordinates of its samples.*id, time, channel and value.*\.npz of inputs"
+        ValueError, match=r"must hold the coordinates of its samples.*id, time, channel and value.*\.npz with inputs"
     ):
         of(recipe, tmp_path / "x.npy", data)
     np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])
@@ -160,7 +160,7 @@ def test_irregular_times(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"coords of .* must have shape \(12, 8, dim\), got \(12, 3, 1\)"):
         of(recipe, tmp_path / "bad.npz", data)
     (tmp_path / "other.csv").write_text("id,time,channel,value\n1,0,z,3\n")
-    with pytest.raises(ValueError, match=r"must hold channels of long, x, y, found 'z'"):
+    with pytest.raises(ValueError, match=r"must hold only channels of long, x, y, found 'z'"):
         of(recipe, tmp_path / "other.csv", data)
 
 
@@ -186,7 +186,7 @@ def irregular_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_runs_at_irregular_times_predict_at_given_times(irregular_run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.zeros((2, 20)))
     message = call("predict", irregular_run / "run", tmp_path / "x.npy", code=WRONG)
-    assert "must give the coordinates of its samples" in message
+    assert "must hold the coordinates of its samples" in message
     rows = json.loads(call("predict", irregular_run / "run", irregular_run / "long.csv", "--json"))
     assert len(rows) == 30
 
@@ -240,7 +240,7 @@ def test_options_of_the_loader(tmp_path: Path) -> None:
     call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
     assert find_recipe(tmp_path / "a.yaml").shape.size == [6, 6]
     path = write_wide(tmp_path / "wide.csv", label="target", values=[20 + i for i in range(40)])
-    assert "'label' among them" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    assert "include 'label'" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
     asked = ("--set", "data.label=target", "--set", "data.task=regression")
     call("new-recipe", tmp_path / "b.yaml", "--from", path, *asked, "--set", "training.epochs=3")
     recipe = find_recipe(tmp_path / "b.yaml")

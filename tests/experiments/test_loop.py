@@ -52,7 +52,7 @@ def test_a_run_is_a_folder(tmp_path: Path) -> None:
     assert page.count("data:image/png;base64,") >= 4
     # A finished run is returned unchanged, and not for another recipe.
     assert fit(small_recipe("training.epochs=8"), run.folder, data=small_data()).result() == result
-    with pytest.raises(ValueError, match=r"another recipe \(training: epochs 8 there, 7 here\)"):
+    with pytest.raises(ValueError, match=r"another recipe \(training: epochs 8 in the folder, 7 in this recipe\)"):
         fit(small_recipe("training.epochs=7"), run.folder, data=small_data())
 
 

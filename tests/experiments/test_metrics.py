@@ -96,7 +96,7 @@ def test_memory_does_not_grow_with_batches(task: str) -> None:
     meter = Meter(task, 3)
 
     def held() -> int:
-        owned = [meter.confusion, meter.bins, meter.shares]
+        owned = [meter.confusion, meter.bins, meter.part_ious]
         return sum(t.numel() for t in owned) + sum(len(vars(m)) for m in meter._means.values())
 
     prediction = torch.randn(4, 3) if task == "classification" else torch.randn(4, 3, 5)

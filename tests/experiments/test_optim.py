@@ -116,7 +116,7 @@ def test_layers_notice_a_mask_that_grows() -> None:
         ({"nesterov": True}, r"optimizer\.nesterov .* got it for 'adamw'"),
         ({"name": "adam", "momentum": 0.5}, r"optimizer\.momentum .* got it for 'adam'"),
         ({"name": "sgd", "momentum": 0.0, "nesterov": True}, r"optimizer\.nesterov"),
-        ({"name": "sgd", "betas": [0.9, 0.99]}, r"optimizer\.betas .* got it for 'sgd'"),
+        ({"name": "sgd", "betas": [0.9, 0.99]}, r"optimizer\.betas .* got them for 'sgd'"),
         ({"decayed": []}, r"decayed must"),
     ],
 )

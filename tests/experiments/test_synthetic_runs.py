@@ -29,7 +29,7 @@ def test_a_run_on_synthetic_data_is_no_result_on_real_data(tmp_path: Path) -> No
     synthetic = fit(recipe, tmp_path / "synthetic", synthetic=True, report=False)
     assert synthetic.result()["synthetic"]
     assert fit(recipe, synthetic.folder, synthetic=True).result() == synthetic.result()
-    with pytest.raises(ValueError, match=r"holds a run on synthetic data, .* real data cannot.* name another folder"):
+    with pytest.raises(ValueError, match=r"holds a run on synthetic data, .* real data cannot.* choose another folder"):
         fit(recipe, synthetic.folder, data=small_data(), report=False)
     (synthetic.folder / "synthetic.txt").unlink()
     with pytest.raises(ValueError, match="holds a run on synthetic data"):
@@ -136,7 +136,7 @@ def test_unknown_metrics_are_null_in_files_and_nan_in_python(tmp_path: Path) -> 
     row = {"status": "done", "recipe": "a", "metric": "auc", "metrics": {"test": {"auc": None}}, "seconds": 1.0}
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "a.json").write_text(json.dumps({**row, "parameters": 1, "epochs": 1}))
-    assert "| not known |" in results_table(tmp_path / "a")
+    assert "| unknown |" in results_table(tmp_path / "a")
 
 
 @pytest.mark.parametrize("split", ["train", "test"])

@@ -67,10 +67,10 @@ def test_a_checkpoint_and_its_result_become_a_weight(run: Run, out: Path) -> Non
     make_weight(trained, "ccnn_4_140.mine", out, samples=10)
     assert describe_weight("ccnn_4_140.mine")["score"]["value"] == result["metrics"]["test"]["accuracy"]
     shutil.move(folder, out / "runs" / "seed-4")
-    with pytest.raises(ValueError, match="path must hold the checkpoint of the result, which is of step 1"):
+    with pytest.raises(ValueError, match="path must hold the checkpoint of the result, at step 1"):
         read_trained(out / "runs" / "seed-4", result=file)
     shutil.move(out / "runs" / "seed-4", out / "runs" / "seed-5")
-    with pytest.raises(ValueError, match="result must have a seed 5"):
+    with pytest.raises(ValueError, match="result must have seed 5"):
         read_trained(out / "runs" / "seed-5", result=file)
 
 

@@ -1,7 +1,7 @@
-"""Training: from a network and data to a trained network.
+"""Recipes, training, evaluation and reproduction of published results.
 
-:func:`fit` trains what a recipe describes; :class:`Task` is Lightning's module around any network; recipes are read by
-:func:`find_recipe`. What needs Lightning is imported when it is first used.
+:func:`fit` trains the network of a recipe, :func:`find_recipe` reads a recipe, and :class:`Task` wraps any network as a
+Lightning module. Parts that need Lightning are imported at their first use.
 """
 
 from __future__ import annotations

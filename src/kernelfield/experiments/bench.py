@@ -1,4 +1,4 @@
-"""Training speed of a recipe: time per step on synthetic data of its shape."""
+"""Training speed of a recipe: the time per step on synthetic data of its shape."""
 
 from __future__ import annotations
 
@@ -44,14 +44,15 @@ def bench_step(
 
     Args:
         recipe: a recipe or its name.
-        seconds: how long to measure, including the first steps, which compile and allocate. At least two steps run.
+        seconds: duration of the measurement, including the first steps, which compile and allocate. At least two steps
+            run.
         samples: number of samples in an epoch; if above zero, the time of an epoch is returned too.
         settings: values to replace in the recipe.
-        fabric: where to run; the CPU if not given.
+        fabric: device; by default the CPU.
     """
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     batch = recipe.training.batch
-    # Too many batches for a cache, too few to take long.
+    # Enough batches to exceed the cache, but few enough to generate quickly.
     points = points_of(recipe)
     data = synthetic_data(recipe.shape, samples=4 * batch, points=points)
     loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
@@ -70,7 +71,7 @@ def bench_step(
             torch.cuda.synchronize(device)
         return (time.perf_counter() - start) / count
 
-    # The first steps compile and allocate: at most a third of the time is spent on them.
+    # The first steps compile and allocate; they take at most a third of the time.
     pace = timed(1)
     for _ in range(11):
         if time.perf_counter() - begun + pace > seconds / 3:
@@ -102,7 +103,7 @@ def bench_step(
 
 
 def points_of(recipe: Recipe) -> int | None:
-    """Return the number of points of a sample, where the data set has an option for it."""
+    """Return the number of points per sample if the data set has an option for it, else None."""
     points = recipe.data.get("points", describe(recipe.data["name"]).options.get("points"))
     return points if recipe.shape.irregular and isinstance(points, int) and points > 0 else None
 

@@ -1,8 +1,8 @@
-"""Efficiency cards: what a trained network costs, on the four axes of chapter 1.
+"""Efficiency cards: the cost of a trained network on the four axes of chapter 1.
 
-Parameters; compute, as operations, time and energy per sample and to the trained accuracy; data, as accuracy against
-the share of the training data; design, as what was set by hand and what was learned. Everything is measured on the
-machine at hand; the card says what could not be measured.
+The axes are parameters; compute, as operations, time and energy per sample and for the training; data, as accuracy
+against the share of the training data; and design, as settings chosen by hand and sizes learned. All values are
+measured on the machine at hand; the card names those that could not be measured.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
     """Return the card of a finished run as plain values.
 
     Args:
-        folder: of the run.
-        seconds: how long to measure time and energy, each for one sample and for a batch.
-        device: where to measure.
+        folder: folder of the run.
+        seconds: duration of each measurement of time and energy, for one sample, a batch and a training step.
+        device: device on which to measure.
     """
     run = Run(Path(folder))
     result = run.result()
     if result.get("status") != "done":
-        raise ValueError(f"folder must be that of a finished run, got {folder}, which is {result.get('status')}")
+        raise ValueError(f"folder must hold a finished run, got {folder} with status {result.get('status')!r}")
     recipe = run.recipe()
     network = run.network(recipe).eval()
     task = make_task(recipe, network, run_metadata(run, recipe))
@@ -79,13 +79,13 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
 def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu") -> dict[str, Any]:
     """Return the card of a pretrained weight as plain values.
 
-    Learned sizes are compared with those that the recipe's network starts from. Scores on shares of the data are not
-    part of a weight; the card of a run has them.
+    The card compares learned sizes with the initial sizes of the recipe's network. A weight does not store scores on
+    shares of the data; the card of a run has them.
 
     Args:
-        name: of the weight, MODEL.TAG.
-        seconds: how long to measure time and energy, each for one sample and for a batch.
-        device: where to measure.
+        name: name of the weight, MODEL.TAG.
+        seconds: duration of each measurement of time and energy, for one sample, a batch and a training step.
+        device: device on which to measure.
     """
     description, recipe = describe_weight(name), weight_recipe(name)
     network = create_from_weight(description["name"]).eval()
@@ -109,7 +109,7 @@ def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu")
 
 
 def _parameters(network: nn.Module) -> dict[str, int]:
-    """Return the number of parameters by what they describe."""
+    """Return the number of parameters of kernels, masks, learned symmetries and all other parts."""
     kinds: dict[str, tuple[type[Any], ...]] = {"kernels": (Field,), "masks": (Mask,), "symmetry": (Distribution,)}
     seen: set[int] = set()
     found = {}
@@ -127,8 +127,8 @@ def _compute(
 ) -> dict[str, Any]:
     """Return operations, time and energy per sample and for the whole training.
 
-    ``step`` is the forward and backward pass of a training batch, per sample. The training has the seconds that were
-    recorded where it ran, and as ``seconds_here`` and ``joules_here`` those of ``step`` for all of its samples.
+    ``step`` is the forward and backward pass of a training batch, per sample. ``training`` has the recorded seconds of
+    the training, and in ``seconds_here`` and ``joules_here`` the cost of ``step`` times the number of its samples.
     """
     from .bench import points_of  # noqa: PLC0415
     from .datasets import synthetic_data  # noqa: PLC0415
@@ -174,9 +174,9 @@ def _compute(
 
 
 def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tuple[float, float | None]:
-    """Return the median seconds of a call and the joules of one, if the machine tells.
+    """Return the median seconds per call and the joules per call; None where the machine reports no energy.
 
-    With one thread on a CPU these are seconds of the processor, to which other programs do not add.
+    With one thread on a CPU these are seconds of processor time, which excludes other programs.
     """
     clock = time.process_time if device.type == "cpu" and torch.get_num_threads() == 1 else time.perf_counter
 
@@ -199,7 +199,7 @@ def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tu
 
 
 def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """Return what was set by hand in the recipe, and the learned sizes, with their values before and after."""
+    """Return the settings that the recipe sets by hand, and the learned sizes before and after the training."""
     by_hand = {
         **{f"model.{key}": value for key, value in recipe.model.items() if key != "name"},
         "optimizer.lr": recipe.optimizer.lr,
@@ -217,13 +217,13 @@ def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -
 def make_card(source: str | Path, *, out: str | Path | None = None, seconds: float = 2.0, device: str = "cpu") -> Path:
     """Measure a card, write ``card.json``, ``card.png`` and ``card.md``, and return the last one.
 
-    A report in the same folder is written again, with the card in it.
+    If the folder has a report, it is written again with the card in it.
 
     Args:
         source: folder of a finished run, or the name of a pretrained weight, MODEL.TAG.
-        out: folder to write to; that of the run, or ``cards/MODEL.TAG``, by default.
-        seconds: how long to measure time and energy, each for one sample and for a batch.
-        device: where to measure.
+        out: folder to write to; by default that of the run, or ``cards/MODEL.TAG``.
+        seconds: duration of each measurement of time and energy, for one sample, a batch and a training step.
+        device: device on which to measure.
     """
     from .._files import write_text  # noqa: PLC0415
     from ..viz.card import plot_card  # noqa: PLC0415

@@ -13,7 +13,7 @@ def card_text(card: dict[str, Any]) -> str:
     """Return a card as a page of Markdown.
 
     Args:
-        card: as :func:`~kernelfield.experiments.card.measure_card` returns it.
+        card: result of :func:`~kernelfield.experiments.card.measure_card`.
     """
     score = format_score(card["metric"], card["score"])
     machines = [str(card[key].get("device", "an unknown machine")) for key in ("machine", "trained_on")]
@@ -31,7 +31,7 @@ def card_text(card: dict[str, Any]) -> str:
 
 
 def card_rows(card: dict[str, Any]) -> dict[str, str]:
-    """Return what a card says of each axis."""
+    """Return the text of each axis of a card."""
     compute, parameters = card["compute"], card["parameters"]
     trained = compute["training"]
     operations = (compute["operations"], compute["training_operations"], trained["operations"])
@@ -52,7 +52,7 @@ def card_rows(card: dict[str, Any]) -> dict[str, str]:
 
 
 def format_score(metric: str, value: float) -> str:
-    """Return a score, in percent if its metric is a share.
+    """Return a score as text, in percent if its metric is a share.
 
     >>> format_score("accuracy", 0.9876), format_score("l2", 0.0857)
     ('98.76 %', '0.0857')
@@ -61,7 +61,7 @@ def format_score(metric: str, value: float) -> str:
 
 
 def format_count(value: float) -> str:
-    """Return a count with a prefix.
+    """Return a count as text with a prefix for its magnitude.
 
     >>> format_count(1_234_000), format_count(17)
     ('1.23 M', '17')
@@ -73,7 +73,7 @@ def format_count(value: float) -> str:
 
 
 def format_time(seconds: float) -> str:
-    """Return a time in the unit that suits it.
+    """Return a time as text in a suitable unit.
 
     >>> format_time(9000), format_time(600), format_time(1.5), format_time(0.0123), format_time(4.2e-5)
     ('2.5 h', '10.0 min', '1.5 s', '12.3 ms', '42 µs')
@@ -89,7 +89,7 @@ def format_time(seconds: float) -> str:
 
 
 def format_energy(joules: float) -> str:
-    """Return an energy in the unit that suits it.
+    """Return an energy as text in a suitable unit.
 
     >>> format_energy(5400), format_energy(1.5), format_energy(0.0123), format_energy(4.2e-5)
     ('5.4 kJ', '1.5 J', '12.3 mJ', '0.042 mJ')
@@ -101,24 +101,24 @@ def format_energy(joules: float) -> str:
 
 
 def _shares(card: dict[str, Any]) -> str:
-    """Return the scores by share of the training data; those of a short budget beside the score of the card."""
+    """Return the scores by share of the training data, and the number of steps if they come from shorter trainings."""
     metric, points = card["metric"], card["data"]
     if len(points) == 1:
-        return f"{format_score(metric, card['score'])} with all; other shares are not measured (`--shares`)"
+        return f"{format_score(metric, card['score'])} with all data; not measured for other shares (`--shares`)"
     text = ", ".join(f"{100 * p['share']:g} %: {format_score(metric, p['score'])}" for p in points)
     steps = card.get("share_steps")
-    return text if steps is None else f"{text}, after {steps:,} steps each, of {card['steps']:,} of the full training"
+    return text if steps is None else f"{text}, after {steps:,} steps each; the full training has {card['steps']:,}"
 
 
 def _time(card: dict[str, Any]) -> str:
-    """Return the times of a prediction, and of the training: as recorded, and what it takes on this machine."""
+    """Return the times of a prediction and of the training, as recorded and as estimated for this machine."""
     compute, trained = card["compute"], card["compute"]["training"]
     one, each = (format_time(compute[key]["seconds"]) for key in ("single", "batch"))
     text = f"{one} for one sample, {each} each in a batch of {compute['batch']['samples']}"
     if trained["seconds"] is not None:
         text += f", {format_time(trained['seconds'])} to train on {card['trained_on'].get('device', 'another machine')}"
     here = trained.get("seconds_here")
-    return text if here is None else f"{text}, {format_time(here)} here by the time of one step"
+    return text if here is None else f"{text}, {format_time(here)} here, estimated from one step"
 
 
 def _energy(card: dict[str, Any]) -> str:
@@ -126,15 +126,15 @@ def _energy(card: dict[str, Any]) -> str:
     compute = card["compute"]
     one, many = compute["single"]["joules"], compute["batch"]["joules"]
     if one is None or many is None:
-        return "not measured: this machine does not say what it uses"
+        return "not measured: this machine does not report its energy"
     return f"{format_energy(one)} for one sample, {format_energy(many)} each in a batch, {_training_energy(card)}"
 
 
 def _training_energy(card: dict[str, Any]) -> str:
-    """Return the energy of the training: measured by its step, or by the power of predictions on the same device."""
+    """Return the energy of the training, estimated from one step or from the power of predictions on this device."""
     compute, trained = card["compute"], card["compute"]["training"]
     if trained.get("joules_here") is not None:
-        return f"{format_energy(trained['joules_here'])} to train by the energy of one step"
+        return f"{format_energy(trained['joules_here'])} to train, estimated from one step"
     same = card["machine"].get("device") == card["trained_on"].get("device")
     if not same or trained["seconds"] is None:
         return "not measured for the training"

@@ -1,4 +1,4 @@
-"""Whether a network that predicts the next token sees tokens it has to predict."""
+"""A test that a network for next-token prediction does not read the tokens it has to predict."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ if TYPE_CHECKING:
 
 __all__ = ["check_language_model", "leak"]
 
-#: tokens of the probe, and the largest change of earlier outputs that rounding explains
+#: number of tokens of the probe, and the largest change of earlier outputs that rounding explains
 PROBE, ROUNDING = 24, 1e-6
 
 
 @torch.no_grad()
 def leak(network: nn.Module, vocabulary: int, length: int) -> float:
-    """Return how far outputs change with later tokens, relative to how far they change with their own.
+    """Return the change of outputs with later tokens, relative to their change with their own tokens.
 
-    A copy of the network runs twice in evaluation mode, in double precision: on some tokens, and on the same with the
-    second half replaced.
+    A copy of the network runs twice in evaluation mode, in double precision: on some tokens, and on the same tokens
+    with the second half replaced.
 
     Args:
         network: maps (batch, length) token ids to (batch, out, length) scores.
         vocabulary: number of tokens.
-        length: of the sequence to try.
+        length: length of the test sequence.
 
     >>> from kernelfield import CKCNN
     >>> language = {"size": 16, "channels": (4, 4), "vocabulary": 5, "readout": "dense"}
@@ -45,10 +45,10 @@ def leak(network: nn.Module, vocabulary: int, length: int) -> float:
 
 
 def check_language_model(network: nn.Module, vocabulary: int, length: int) -> None:
-    """Raise a ValueError if a network for next-token prediction looks at later tokens."""
+    """Raise a ValueError if a network for next-token prediction reads later tokens."""
     found = leak(network, vocabulary, min(length, PROBE))
     if not found <= ROUNDING:
         raise ValueError(
-            "model must be causal to predict the next token: with causal convolutions and a norm that does not look "
-            f"ahead; later tokens change its earlier outputs by {found:.1%} of what its own tokens do"
+            "model must be causal to predict the next token, with causal convolutions and a causal norm; later tokens "
+            f"change its earlier outputs by {found:.1%} of the change that their own tokens cause"
         )

@@ -1,4 +1,4 @@
-"""Checkpoints: tensors as safetensors, values as JSON, and checksums. Writing is atomic; reading runs no code."""
+"""Checkpoints: tensors as safetensors, values as JSON, and checksums. Writes are atomic; reading runs no code."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ __all__ = [
 ]
 
 TENSORS, VALUES = "tensors.safetensors", "values.json"
-#: checksums of both, as ``sha256sum`` writes and checks them
+#: file of the checksums of both, in the format of ``sha256sum``
 CHECKSUMS = "sha256.txt"
-#: format that is written; format 1 had no checksums
+#: version of the format; version 1 had no checksums
 FORMAT = 2
-#: ending of the name of a checkpoint that is about to be replaced by another of its name
+#: ending of the name of a checkpoint while a new one of the same name replaces it
 _REPLACED = ".replaced"
 
 
@@ -49,7 +49,7 @@ def gather(tensors: dict[str, Any]) -> dict[str, Any]:
 
 
 def shard(tensors: dict[str, Tensor], like: dict[str, Any]) -> dict[str, Tensor]:
-    """Return each tensor sharded over processes in the same way as the one of its name in ``like``."""
+    """Return each tensor sharded over processes like the tensor of the same name in ``like``."""
     sharded = {key for key, t in like.items() if hasattr(t, "full_tensor")}
     return {key: _distribute(t, like[key]) if key in sharded else t for key, t in tensors.items()}
 
@@ -67,8 +67,8 @@ class CheckpointMismatch(ValueError):  # noqa: N818
 def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values: dict[str, Any]) -> Path:
     """Write a checkpoint and return its folder, ``folder/name``.
 
-    The files are written to a temporary folder, which is then renamed. A process that is killed, or a full disk, leaves
-    earlier checkpoints intact and no partial one.
+    The files are written to a temporary folder, which is then renamed. If the process is killed or the disk is full,
+    earlier checkpoints stay intact and no partial one remains.
 
     Args:
         folder: folder of all checkpoints.
@@ -104,7 +104,7 @@ def write_checkpoint(folder: Path, name: str, tensors: dict[str, Tensor], values
 
 
 def restore_replaced(folder: Path) -> None:
-    """Move back the checkpoint that a killed process was about to replace, and remove what it left half done."""
+    """Move back the checkpoint that a killed process was about to replace, and remove its partial files."""
     for path in folder.glob(f".*{_REPLACED}"):
         final = folder / path.name.removeprefix(".").removesuffix(_REPLACED)
         if final.exists():
@@ -116,16 +116,16 @@ def restore_replaced(folder: Path) -> None:
 
 
 def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return copies of tensors on the CPU, none of which share memory.
+    """Return copies of tensors on the CPU that share no memory.
 
-    GPU tensors are concatenated and copied at once. Separate copies would each wait for the device.
+    GPU tensors are concatenated and copied at once, because each separate copy would wait for the device.
 
     >>> weight = torch.eye(2)
     >>> to_host({"a": weight, "tied": weight})["tied"]
     tensor([[1., 0.],
             [0., 1.]])
     """
-    # safetensors refuses tensors that share memory, such as tied embeddings: clone each.
+    # safetensors refuses tensors that share memory, such as tied embeddings, so each tensor is cloned.
     host = {key: t.detach().contiguous().clone() for key, t in tensors.items() if t.device.type == "cpu"}
     others = {key: t.detach() for key, t in tensors.items() if key not in host}
     for kind in {(t.device, t.dtype) for t in others.values()}:
@@ -134,21 +134,21 @@ def to_host(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _copied_together(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors of one device and dtype to the CPU at once."""
+    """Copy tensors of the same device and dtype to the CPU at once."""
     flat = torch.cat([t.reshape(-1) for t in tensors.values()]).cpu()
     parts = flat.split([t.numel() for t in tensors.values()])
     return {key: part.clone().view(t.shape) for (key, t), part in zip(tensors.items(), parts, strict=True)}
 
 
 def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of a checkpoint, on the CPU, and its values; a ValueError names a file that is damaged."""
+    """Return the tensors of a checkpoint, on the CPU, and its values; a ValueError names a damaged file."""
     from safetensors import SafetensorError  # noqa: PLC0415
     from safetensors.torch import load_file  # noqa: PLC0415
 
     try:
         checked = _check_sums(path)
         values = json.loads(read_bytes(path / VALUES))
-        with open_file(path / TENSORS):  # a pipe is refused here
+        with open_file(path / TENSORS):  # refuses a pipe
             pass
         tensors = load_file(path / TENSORS)
     except FileNotFoundError as error:
@@ -157,14 +157,14 @@ def read_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
         raise ValueError(f"the checkpoint at {path} is damaged: {error}") from error
     form = values.get("format") if isinstance(values, dict) else None
     if form not in (1, FORMAT):
-        raise ValueError(f"the checkpoint at {path} has format {form}, this version reads 1 and {FORMAT}")
+        raise ValueError(f"the checkpoint at {path} has format {form}, but this version reads only 1 and {FORMAT}")
     if form == FORMAT and not checked:
         raise ValueError(f"the checkpoint at {path} is damaged: {CHECKSUMS} is missing")
     return tensors, values
 
 
 def _check_sums(path: Path) -> bool:
-    """Compare the files of a checkpoint with their checksums; return whether there are any."""
+    """Compare the files of a checkpoint with their checksums; return whether the checkpoint has checksums."""
     if not (path / CHECKSUMS).exists():
         return False
     lines = [line.split() for line in read_lines(path / CHECKSUMS)]
@@ -191,11 +191,11 @@ def latest_checkpoint(folder: Path, kind: str = "step") -> Path | None:
 
 
 def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | None = None) -> None:
-    """Remove all but the last ``keep`` checkpoints of a kind, or all after step ``above``; and all partial ones."""
+    """Remove all but the last ``keep`` checkpoints of a kind, or all after step ``above``, and all partial ones."""
     found = sorted(folder.glob(f"{kind}-*"), key=_step)
     gone = [p for p in found if _step(p) > above] if above is not None else found[: len(found) - keep]
     for path in gone:
-        # Renamed first: a process that is killed here leaves no partial checkpoint that looks like a whole one.
+        # Rename the folder first: if the process is killed here, no partial checkpoint has a valid name.
         path.replace(folder / f".{path.name}.{secrets.token_hex(6)}")
     for path in folder.glob(f".{kind}-*"):
         shutil.rmtree(path, ignore_errors=True)
@@ -207,15 +207,15 @@ def describe_difference(have: dict[str, Tensor], want: dict[str, Tensor], most: 
     >>> one = torch.zeros(1)
     >>> print(describe_difference({"a": torch.zeros(2), "b": one}, {"a": torch.zeros(3), "c": one}))
       a: (2,) in the checkpoint, (3,) in the network
-      b: in the checkpoint alone
-      c: in the network alone
+      b: only in the checkpoint
+      c: only in the network
     """
     lines = []
     for name in sorted({*have, *want}):
         if name not in want:
-            lines.append(f"  {name}: in the checkpoint alone")
+            lines.append(f"  {name}: only in the checkpoint")
         elif name not in have:
-            lines.append(f"  {name}: in the network alone")
+            lines.append(f"  {name}: only in the network")
         elif have[name].shape != want[name].shape:
             lines.append(
                 f"  {name}: {tuple(have[name].shape)} in the checkpoint, {tuple(want[name].shape)} in the network"
@@ -236,7 +236,7 @@ def load_network(network: nn.Module, tensors: dict[str, Tensor], where: object, 
 
 
 def check_weights(tensors: dict[str, Tensor], where: object) -> None:
-    """Raise if a tensor holds a value that is infinite or NaN.
+    """Raise a ValueError if a tensor holds a value that is infinite or NaN.
 
     >>> check_weights({"bias": torch.tensor([0.0, float("nan")])}, "runs/a")
     Traceback (most recent call last):
@@ -249,7 +249,7 @@ def check_weights(tensors: dict[str, Tensor], where: object) -> None:
 
 
 def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the state of an optimiser, tensors and plain values, by parameter name."""
+    """Return the tensors and the plain values of an optimiser's state, by parameter name."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
     for name, parameter in network.named_parameters():
@@ -262,14 +262,16 @@ def optimizer_tensors(network: nn.Module, optimizer: torch.optim.Optimizer) -> t
 def restore_optimizer(
     network: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor], values: dict[str, Any]
 ) -> None:
-    """Load a state by parameter name into an optimiser, with each tensor on the device the optimiser expects."""
+    """Load a state by parameter name into an optimiser, with each tensor on the device that the optimiser expects."""
     parameters = dict(network.named_parameters())
     for full, value in (*tensors.items(), *values.items()):
         _, key, name = full.split(".", 2)
         if name not in parameters:
-            raise CheckpointMismatch(f"the checkpoint has {key} of {name} in its optimiser, not in the network")
+            raise CheckpointMismatch(
+                f"the checkpoint has {key} of {name} in its optimiser, but the network has no {name}"
+            )
         parameter = parameters[name]
-        # Adam keeps its step count on the CPU unless it is fused or capturable; all else is on the weights' device.
+        # Adam keeps its step count on the CPU unless it is fused or capturable; other tensors are with the weights.
         on_device = optimizer.defaults.get("fused") or optimizer.defaults.get("capturable")
         moves = isinstance(value, torch.Tensor) and (value.dim() > 0 or on_device)
         there = value.to(parameter.device) if moves else value

@@ -1,4 +1,4 @@
-"""The mean of several results, over seeds, folds or photographs, as one result."""
+"""The mean of several results over seeds, folds or photographs, as one result."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _EACH = ("metrics", "chosen", "best", "last", "best_step", "epochs", "seconds", 
 
 
 def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, Any]:
-    """Return the mean of several results as one, with the spread over them and the numbers of each.
+    """Return the mean of several results as one result, with their standard deviation and the numbers of each.
 
-    ``deviation`` is the standard deviation: of a sample over seeds, of the population over folds, which are all there
-    are, or photographs. If a run failed, its result is returned.
+    ``deviation`` is the sample standard deviation over seeds, and the population standard deviation over folds or
+    photographs, which are complete sets. If a run failed, its result is returned.
 
     Args:
         each: results of finished runs, by seed, fold or photograph.
-        kind: "seeds", "folds" or "photographs", under which the single results are kept.
+        kind: "seeds", "folds" or "photographs", the key of the single results.
 
     >>> runs = {seed: {"status": "done", "metrics": {"test": {"accuracy": a}}, "seconds": 1.0}
     ...         for seed, a in enumerate((0.5, 0.7))}
@@ -57,7 +57,7 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
 def _over(
     tables: list[dict[str, dict[str, float]]], summary: Callable[[list[float]], float] = statistics.fmean
 ) -> dict[str, dict[str, float]]:
-    """Summarize each number that all tables have."""
+    """Apply a summary to each number that all tables have."""
     found: dict[str, dict[str, float]] = {}
     for name, values in tables[0].items():
         keys = [key for key in values if all(key in table.get(name, {}) for table in tables)]
@@ -70,7 +70,7 @@ def _number(value: float | None) -> float:
 
 
 def pool_progress(count: int, on_progress: Callable[[Progress], None] | None) -> list[Callable[[Progress], None]]:
-    """Return a callback for each of ``count`` trainings, which report to ``on_progress`` as one.
+    """Return one callback for each of ``count`` trainings; together they report to ``on_progress`` as one training.
 
     Steps and rates are summed; losses and metrics are means over the trainings that have reported.
     """

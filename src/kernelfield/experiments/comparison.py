@@ -1,4 +1,4 @@
-"""Runs beside each other: one row of a table for each, and their curves."""
+"""Comparison of runs: a table with one row per run, and their curves."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = [
     "write_comparison_page",
 ]
 
-#: sections of a recipe that say nothing about how a network was trained
+#: keys of a recipe that do not affect the training
 _LABELS = ("name", "title", "chapter", "published", "notes")
 
 
@@ -34,10 +34,10 @@ class ComparedRun:
     """A run in a comparison.
 
     Args:
-        name: shortest end of its path that no other run has.
-        result: its result; of several seeds, their mean.
-        settings: the values of its recipe in which the compared runs differ, by ``section.key``.
-        curves: metrics per epoch; one list for each seed.
+        name: shortest end of its path that identifies it among the runs.
+        result: result of the run, or the mean result of several seeds.
+        settings: values of its recipe that differ between the compared runs, by ``section.key``.
+        curves: metrics per epoch, one list per seed.
     """
 
     name: str
@@ -47,12 +47,12 @@ class ComparedRun:
 
     @property
     def metric(self) -> str:
-        """Name of the metric that the run was judged by."""
+        """Name of the main metric of the run."""
         return str(self.result["metric"])
 
     @property
     def validation(self) -> float | None:
-        """Score on validation data, by which runs are chosen; None if all data was trained on."""
+        """Score on validation data, which ranks the runs; None if there is no validation data."""
         found = self.result.get("chosen", {}).get("validation") or {}
         return found.get(self.metric)
 
@@ -67,7 +67,7 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
     """Return finished runs with their results, the settings in which they differ, and their curves.
 
     Args:
-        folders: folders of runs, or of several seeds of one recipe.
+        folders: folders of runs, or folders that hold several seeds of one recipe.
     """
     paths = [Path(folder) for folder in folders]
     twice = {str(path) for path in paths if sum(path.resolve() == other.resolve() for other in paths) > 1}
@@ -77,7 +77,7 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
     results = [Run(path).result() for path in paths]
     for path, result in zip(paths, results, strict=True):
         if result.get("status") != "done":
-            raise ValueError(f"folders must be finished runs, got {path}, which is {result.get('status')}")
+            raise ValueError(f"folders must be finished runs, got {path} with status {result.get('status')!r}")
     recipes = [_flat({k: v for k, v in runs[0].recipe().to_dict().items() if k not in _LABELS}) for runs in parts]
     names = _short_names(paths)
     found = []
@@ -89,25 +89,25 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
 
 
 def write_comparison_page(path: str | Path, runs: Sequence[ComparedRun], title: str = "Comparison") -> Path:
-    """Write a page of HTML with the table and the curves of runs; return its path.
+    """Write an HTML page with the table and the curves of runs; return its path.
 
     Args:
         path: file to write.
-        runs: as :func:`compare_runs` returns them.
+        runs: result of :func:`compare_runs`.
         title: heading of the page.
     """
     from ..viz.comparison import write_comparison  # noqa: PLC0415
 
     path = Path(path)
     if not path.parent.is_dir():
-        raise ValueError(f"path must be in a folder that exists, got {path}")
+        raise ValueError(f"path must lie in an existing folder, got {path}")
     curves = {run.name: run.curves for run in runs}
     metrics = list(dict.fromkeys(run.metric for run in runs))
     return write_comparison(path, title, comparison_table(runs), curves, metrics)
 
 
 def comparison_table(runs: Sequence[ComparedRun]) -> list[list[str]]:
-    """Return the head and one row of text for each run, the best validation score first."""
+    """Return the header and one row of text per run, sorted by validation score, the best first."""
     keys = list(dict.fromkeys(key for run in runs for key in run.settings))
     head = ["run", "validation", "test", "parameters", "epochs", "seconds", *keys]
     return [head, *(_cells(run, keys) for run in by_validation(runs))]
@@ -125,9 +125,9 @@ def comparison_lines(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def by_validation(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    """Return runs in the order of their validation scores, the best first; runs without one are last.
+    """Return runs sorted by validation score, the best first; runs without one come last.
 
-    Scores of different metrics have no order: such runs stay as they are.
+    Scores of different metrics are not comparable, so runs with different metrics keep their order.
     """
     if len({run.metric for run in runs}) > 1:
         return list(runs)
@@ -157,7 +157,7 @@ def _parts(folder: Path) -> list[Run]:
         return [Run(folder)]
     seeds = sorted(folder.glob("seed-*/recipe.yaml"), key=lambda path: int(path.parent.name.partition("-")[2]))
     if not seeds:
-        raise ValueError(f"folders must be folders of runs, got {folder}, which holds none")
+        raise ValueError(f"folders must be folders of runs, got {folder} without a run")
     return [Run(path.parent) for path in seeds]
 
 
@@ -170,7 +170,7 @@ def _flat(mapping: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def _short_names(paths: list[Path]) -> list[str]:
-    """Return the shortest ends of paths that tell them apart."""
+    """Return the shortest ends of paths that are unique."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts)) + 1):
         names = ["/".join(each[-length:]) for each in parts]

@@ -1,4 +1,4 @@
-"""Recipes for data of one's own: a folder of images, sounds or point clouds, a table of series, arrays, a text."""
+"""Recipes for custom data: a folder of images, sounds or point clouds, a table of series, arrays, or a text."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 __all__ = ["check_network", "data_settings", "load_path", "own_data", "recipe_for", "recipe_for_path"]
 
-#: positions, over all samples and epochs, that a CPU trains on in about a quarter of an hour
+#: number of positions, over all samples and epochs, that a CPU trains on in about a quarter of an hour
 POSITIONS = 40_000_000
-#: validation samples from which on the best epoch is selected rather than the last
+#: smallest number of validation samples for which the best epoch is selected, and not the last
 ENOUGH = 100
 #: loaders by the suffix of a file
 SUFFIXES = {
@@ -44,25 +44,25 @@ SUFFIXES = {
     ".npz": "arrays",
     ".txt": "text",
 }
-#: loaders of folders of files by the suffixes of these, the first that is found counts
+#: loaders of folders, with the suffixes of their files; the first match counts
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
 
 @checked()
 def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
-    """Return the loader for a path, and its options: by the suffix of a file, by the contents of a folder.
+    """Return the loader for a path and its options, from the suffix of a file or the contents of a folder.
 
-    The path is stored as an absolute one, so that the recipe names the same data from any folder.
+    The options hold the absolute path, so the recipe finds the data from any folder.
     """
     path = Path(path).expanduser().resolve()
     suffix = path.suffix.lower()
     if path.is_dir():
-        # Problems of the archives, and tables with a fixed split, are several files in a folder.
+        # Problems of the archives, and tables with a fixed split, consist of several files in a folder.
         files = {"*_TRAIN.*": "ts", "train.csv": "csv_series", "train.parquet": "csv_series"}
         found = [kind for pattern, kind in files.items() if any(path.glob(pattern))]
         kind = found[0] if found else "ts" if any(path.glob("*.ts")) else _inside(path)
     elif suffix == ".tsv" and not _has_names(path):
-        kind = "ts"  # as the UCR archive has it: a label, then the values
+        kind = "ts"  # the layout of the UCR archive: a label, then the values
     elif suffix in SUFFIXES:
         kind = SUFFIXES[suffix]
     else:
@@ -74,13 +74,13 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _inside(path: Path) -> str:
-    """Return the loader of images, of sounds or of point clouds, by the files in a folder."""
+    """Return the loader of images, sounds or point clouds that fits the files in a folder."""
     seen = {inner.suffix.lower() for inner in path.rglob("*")}
     return next((kind for kind, endings in FOLDERS.items() if seen & set(endings)), "image_folder")
 
 
 def _has_names(path: Path) -> bool:
-    """Whether the first line of a table names its columns: at least two of its cells are no numbers."""
+    """Return whether the first line of a table holds column names: at least two cells are not numbers."""
     first = next(iter(read_table(path, "\t")), [])
     return sum(re.search("[a-df-zA-DF-Z_]", cell) is not None and cell.strip().lower() != "nan" for cell in first) > 1
 
@@ -97,18 +97,18 @@ def recipe_for(
 ) -> Recipe:
     """Return a recipe for data without a published one.
 
-    By default it trains with AdamW at 0.01 and a cosine with warm-up, for about two thousand steps: a CCNN, or on point
-    clouds a small gridified network. Without a GPU, large data are trained for fewer epochs, at least ten. The recipe
-    holds only what the network takes. With fewer than a hundred validation samples the last epoch is selected, since
-    the best of so few is often a lucky one.
+    By default the recipe trains a CCNN, or a small gridified network on point clouds, with AdamW at 0.01 and a cosine
+    with warm-up, for about two thousand steps. Without a GPU, large data get fewer epochs, at least ten. The recipe
+    holds only arguments that the network takes. With fewer than a hundred validation samples it selects the last epoch,
+    since the best validation score of so few samples is often luck.
 
     Args:
-        data: as loaded.
-        name: of the recipe.
+        data: the loaded data.
+        name: name of the recipe.
         source: name of the loader and its options.
-        model: name of the network; if empty CCNN_4,140 with half its channels, or a gridified network for points.
-        epochs: passes over the data; by the number of samples if zero.
-        start_from: folder of a run, or a pretrained weight, to fine-tune; unless ``model`` is given, the recipe has its
+        model: name of the network; by default CCNN_4,140 with half its channels, or a gridified network for points.
+        epochs: passes over the data; 0 chooses a number that fits the number of samples.
+        start_from: folder of a run, or a pretrained weight, to fine-tune; without ``model``, the recipe uses its
             network.
 
     >>> from kernelfield.data import load
@@ -130,11 +130,11 @@ def recipe_for(
     if data.train.at is not None:
         shape["queries"] = data.train.at.shape[1]
     network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
-    on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # and no features of it
+    on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # False if the network reads features of the data
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
     mapping = {
         "name": name,
-        "title": f"{name}: own data",
+        "title": f"{name}: custom data",
         "data": source,
         "shape": shape,
         "model": network,
@@ -153,7 +153,7 @@ def recipe_for(
 
 
 def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
-    """Return section ``model`` of a recipe: the network of a run or a weight, with what must change for these data."""
+    """Return section ``model`` of a recipe: the network of a run or a weight, adapted to these data."""
     model, there = model_of(start_from), len(find_start(start_from).recipe().shape.size)
     if there != data.dim:
         raise ValueError(
@@ -162,7 +162,7 @@ def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
     try:
         fresh = _network(data, model["name"])
     except ValueError as error:
-        raise ValueError(f"start_from must fit these data, got {start_from!r}: {error}") from error
+        raise ValueError(f"start_from must be a network that fits these data, got {start_from!r}: {error}") from error
     changed = {key: v for key, v in fresh.items() if key in ("in_channels", "size", "readout")}
     if model.get("readout") == "dense" and not _is_dense(data):
         changed["readout"] = _plain_readout(model["name"])
@@ -170,12 +170,12 @@ def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
 
 
 def _is_dense(data: Data) -> bool:
-    """Whether there is a target for each position."""
+    """Return whether there is a target at each position."""
     return data.task in ("dense-regression", "segmentation", "language")
 
 
 def _network(data: Data, model: str) -> dict[str, Any]:
-    """Return section ``model`` of a recipe: the name of the network and only arguments that it takes."""
+    """Return section ``model`` of a recipe: the name of the network and arguments that it takes."""
     points = data.dim == 3 and data.train.coords is not None
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
     fixed = configuration(name, argument="model").arguments
@@ -189,10 +189,10 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     if not model and points:
         wanted |= {"grid": 6, "channels": 48, "blocks": 2, "kernel_size": 5}
     elif not model:
-        # Half the width, since a few hundred samples are more usual here than fifty thousand.
+        # Half the published width: custom data usually have hundreds of samples, not fifty thousand.
         wanted |= {"channels": 70}
     if not model and data.train.at is not None:
-        # Questions lie between samples, or far after them: kernels see both ways and as far as the series is long.
+        # Query times lie between samples or far after them, so kernels reach both ways and over the whole series.
         wanted |= {"channels": 64, "blocks": 3, "hidden": 16, "stem": "linear", "causal": False, "sigma": None}
     dense, always_dense = _is_dense(data), getattr(configuration(name).build, "always_dense", False)
     if always_dense and not dense:
@@ -203,7 +203,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
         wanted["readout"] = "dense" if dense else _plain_readout(name)
     if data.vocabulary is not None:
         wanted["in_channels"] = 32
-    # A name that fixes the shape of its data is given that of these data.
+    # If the name of the network fixes a shape, the shape of these data replaces it.
     shape = {"in_channels": data.in_channels, "size": list(data.size) if len(set(data.size)) > 1 else data.size[0]}
     wanted = {**{key: value for key, value in shape.items() if fixed.get(key, value) != value}, **wanted}
     refused = [key for key in ("readout",) if key in wanted and key not in takes and not every]
@@ -213,19 +213,19 @@ def _network(data: Data, model: str) -> dict[str, Any]:
 
 
 def _plain_readout(name: str) -> Any:
-    """Return the readout by which a network gives one prediction for each sample: that of its class."""
+    """Return the readout with which a network gives one prediction per sample: the default of its class."""
     default = inspect.signature(configuration(name).build).parameters.get("readout")
     return "mean" if default is None or default.default is default.empty else default.default
 
 
 def _takes_step(name: str) -> bool:
-    """Whether the forward pass of a network takes the sampling step."""
+    """Return whether the forward pass of a network takes the sampling step."""
     forward = getattr(configuration(name).build, "forward", None)
     return forward is None or "step" in inspect.signature(forward).parameters
 
 
 def _sound_options(path: Path, model: str) -> dict[str, Any]:
-    """Return options for sounds: mel bands, at the rate of most files; raw samples for networks of chapter 10."""
+    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10."""
     rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
     if model and configuration(model).build is WaveletNet:
         return {"rate": rate}
@@ -235,11 +235,11 @@ def _sound_options(path: Path, model: str) -> dict[str, Any]:
 
 @checked()
 def check_network(recipe: Recipe, data: Data) -> None:
-    """Raise a ValueError if the network of a recipe cannot train on data: a step on two samples is tried.
+    """Raise a ValueError if the network of a recipe cannot train on data; try one step on two samples.
 
     Args:
         recipe: the recipe.
-        data: of its shape.
+        data: data of the recipe's shape.
     """
     name = recipe.model["name"]
     try:
@@ -259,7 +259,7 @@ def check_network(recipe: Recipe, data: Data) -> None:
 
 @checked(settings=ListOf(TEXT, least=0))
 def data_settings(settings: list[str]) -> dict[str, Any]:
-    """Return the options of the loader among settings ``a.b=c`` of a recipe, by name.
+    """Return the options of the loader, by name, from settings ``a.b=c`` of a recipe.
 
     >>> data_settings(["training.epochs=3", "data.label=target", "data.shares=[0.8, 0.1, 0.1]"])
     {'label': 'target', 'shares': [0.8, 0.1, 0.1]}
@@ -277,8 +277,8 @@ def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **op
 
     Args:
         path: the file or folder.
-        source: options of the loader, or another loader's ``name``.
-        options: of :func:`recipe_for`.
+        source: options of the loader, or the ``name`` of another loader.
+        options: further arguments of :func:`recipe_for`.
     """
     return load_path(path, source, **options)[0]
 
@@ -290,10 +290,10 @@ def load_path(
     """Return a recipe for the data at a path, as :func:`recipe_for_path` does, and the data.
 
     Args:
-        path: as of :func:`recipe_for_path`.
-        source: as of :func:`recipe_for_path`.
-        start_from: as of :func:`recipe_for`; data of the same kind are prepared as they were for its network.
-        options: of :func:`recipe_for`.
+        path: see :func:`recipe_for_path`.
+        source: see :func:`recipe_for_path`.
+        start_from: see :func:`recipe_for`; data of the same kind are prepared as for that network.
+        options: further arguments of :func:`recipe_for`.
     """
     if source is not None and "name" in source:
         kind, where = str(source["name"]), {"root": str(Path(path).expanduser().resolve())}
@@ -309,9 +309,9 @@ def load_path(
     data = load_source(chosen, f"data {name!r}")
     takes = set(describe(chosen["name"]).options) - set(chosen)
     if data.task in ("regression", "dense-regression") and "standardize" in takes:
-        # The default of the loader leaves targets in their own unit.
+        # By default the loader does not normalise targets.
         chosen["standardize"] = True
         data = load_source(chosen, f"data {name!r}")
-    # Of a pair of files the loader knows the common name.
+    # For a pair of files, the loader knows the common name.
     title = data.name if name.lower().endswith("train") else name
     return recipe_for(data, title, chosen, start_from=start_from, **options), data

@@ -1,4 +1,4 @@
-"""Data of a recipe, real or synthetic."""
+"""The data of a recipe, real or synthetic."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ def recipe_data(
 ) -> Data:
     """Return the data of a recipe, checked against its shape.
 
-    Beside the options of the loader, ``data`` may hold ``drop``: the share of samples, chosen at random, that are
-    missing in training and test; another channel marks the observed ones (chapter 2, section 5.4). ``step`` is the
-    sampling step of all splits in steps of the network, for one that was trained at another resolution: fine-tuning at
-    twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample`` keeps every n-th sample of
-    sequences in all splits; kernels then count these longer steps. ``share`` keeps a share of the training samples. For
-    series and sounds, ``augment`` changes training samples at random: true, or arguments of
+    Section ``data`` may hold these keys besides the options of the loader. ``drop`` is the share of positions, chosen
+    at random, that are missing in training and test; another channel marks the observed ones (chapter 2, section 5.4).
+    ``step`` is the sampling step of all splits in steps of the network, for a network that was trained at another
+    resolution: fine-tuning at twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample``
+    keeps every n-th position of sequences in all splits; the training step is then n times longer. ``share`` keeps a
+    share of the training samples. ``augment`` augments series and sounds in training: true, or arguments of
     :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
 
     Args:
         recipe: the recipe.
-        folder: of the files, for loaders that read files; replaces ``data.root`` of the recipe.
-        download: let the loader download missing files.
-        synthetic: return synthetic data of the same shape instead.
+        folder: folder of the files, for loaders that read files; replaces ``data.root`` of the recipe.
+        download: whether the loader may download missing files.
+        synthetic: whether to return synthetic data of the same shape instead.
         check: whether to compare the data with the shape of the recipe.
     """
     if synthetic:
@@ -59,20 +59,20 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     """Return the data of section ``data`` of a recipe.
 
     Args:
-        source: name of the loader and its options, and perhaps ``drop``.
-        where: what to call it in errors.
-        folder: as of :func:`recipe_data`.
-        download: the same.
+        source: name of the loader, its options, and the other keys of section ``data``.
+        where: description of the data in errors.
+        folder: see :func:`recipe_data`.
+        download: see :func:`recipe_data`.
     """
     options: dict[str, Any] = {
         key: tuple(v) if isinstance(v, list) else v for key, v in source.items() if key != "name"
     }
     dropped, step, every, share = (options.pop(key, None) for key in ("drop", "step", "subsample", "share"))
     known = describe(source["name"])
-    # Loaders of images, and of sounds as mel bands, augment in their own way if they are told to.
-    own_way = "augment" in known.options and not isinstance(options.get("augment"), dict)
-    augment = options.get("augment", False) if own_way else options.pop("augment", False)
-    # Where the root is optional, the recipe decides whether files are read.
+    # Loaders of images, and of sounds as mel bands, have their own augmentation.
+    loader_augments = "augment" in known.options and not isinstance(options.get("augment"), dict)
+    augment = options.get("augment", False) if loader_augments else options.pop("augment", False)
+    # If the root is optional, the recipe decides whether the loader reads files.
     if folder is not None and (known.root == "a folder or file" or "root" in options):
         options["root"] = folder
     if download and known.download:
@@ -95,12 +95,12 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
 
 
 def take_share(data: Data, share: float, where: str = "data") -> Data:
-    """Keep a share of the training samples, of each class the same; larger shares hold the samples of smaller ones.
+    """Keep a share of the training samples, the same share of each class; larger shares include smaller ones.
 
     Args:
-        data: all of it.
-        share: above 0 and at most 1.
-        where: what to call the data in errors.
+        data: the data set.
+        share: share to keep, above 0 and at most 1.
+        where: description of the data in errors.
     """
     if not Number(0, 1, without_low=True).accepts(share, {}):
         raise ValueError(f"{where}: share must be above 0 and at most 1, got {share!r}")
@@ -123,7 +123,7 @@ def _subsample(data: Data, every: int, where: str) -> Data:
         or data.train.coords is not None
         or data.task not in ("classification", "multilabel", "regression")
     ):
-        raise ValueError(f"{where}: subsample must be left out for data that are not sequences with one target each")
+        raise ValueError(f"{where}: subsample must be given only for sequences with one target each")
 
     def change(split: Split) -> Split:
         steps = (Subsample(every),) if split.prepare is None else (split.prepare, Subsample(every))
@@ -141,19 +141,19 @@ def _check_shape(data: Data, recipe: Recipe) -> Data:
         lines = [
             f"{n} {w} in the recipe, {g} in the data" for n, w, g in zip(names, wanted, got, strict=True) if w != g
         ]
-        raise ValueError(f"shape must be that of data {data.name!r}: {'; '.join(lines)}")
+        raise ValueError(f"shape must match data {data.name!r}: {'; '.join(lines)}")
     return data
 
 
 @checked(points=Int(1) | None)
 def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0, *, points: int | None = None) -> Data:
-    """Return noise of a shape with random targets, to try a recipe without its data.
+    """Return noise of a given shape with random targets, to try a recipe without its data.
 
     Args:
-        shape: of the data.
-        samples: of each split.
-        seed: of the noise.
-        points: of each irregular sample; at most 64 if not given.
+        shape: shape of the data.
+        samples: number of samples per split.
+        seed: seed of the noise.
+        points: number of points per irregular sample; by default at most 64.
 
     >>> from kernelfield.data.shape import DataShape
     >>> data = synthetic_data(DataShape(in_channels=1, out_channels=10, size=[28, 28]))
@@ -176,7 +176,7 @@ def synthetic_data(shape: DataShape, samples: int = 8, seed: int = 0, *, points:
         size=size,
         task=shape.task,
         vocabulary=shape.vocabulary,
-        # Labels of points are parts of one kind of object.
+        # Labels of points are the parts of a single kind of object.
         parts=(tuple(range(shape.out_channels)),) if shape.task == "segmentation" and shape.irregular else (),
     )
 
@@ -191,14 +191,14 @@ def _synthetic_split(shape: DataShape, n: int, size: tuple[int, ...], points: in
     target = _TARGETS[shape.task](n, shape.out_channels, asked if shape.queries else space, generator)
     coords = mask = at = None
     if shape.irregular:
-        coords = _places(n, space[0], size, generator)
+        coords = _coordinates(n, space[0], size, generator)
         mask = torch.rand(n, *space, generator=generator) > 0.2
     if shape.queries:
-        at = _places(n, asked[0], size, generator)
+        at = _coordinates(n, asked[0], size, generator)
     return Split(inputs, target, coords=coords, mask=mask, at=at)
 
 
-def _places(n: int, points: int, size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
+def _coordinates(n: int, points: int, size: tuple[int, ...], generator: torch.Generator) -> torch.Tensor:
     """Return random coordinates (n, points, dim) in a box; times are sorted."""
     places = torch.rand(n, points, len(size), generator=generator) * torch.tensor(size, dtype=torch.float32)
     return places.sort(dim=1).values if len(size) == 1 else places

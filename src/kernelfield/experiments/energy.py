@@ -1,4 +1,4 @@
-"""Energy that the machine uses, where it says: counters of the processor, or the power that a GPU reports."""
+"""Energy use, from the counters of the processor or the power that a GPU reports."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 __all__ = ["EnergyMeter"]
 
 _COUNTERS = Path("/sys/class/powercap")
-# Seconds between two readings of a GPU's power.
+#: seconds between two readings of a GPU's power
 _PAUSE = 0.02
 
 
 class EnergyMeter:
-    """Measures the energy used between the beginning and the end of a ``with`` block.
+    """Measures the energy used inside a ``with`` block.
 
-    On a GPU it integrates the power that the driver reports. On a CPU it reads the counters of its packages (Intel and
-    AMD, Linux), which other programs add to. Where neither can be read, :attr:`joules` is None.
+    On a GPU it integrates the power that the driver reports. On a CPU it reads the counters of the processor packages
+    (Intel and AMD, Linux), which include other programs. If neither is available, :attr:`joules` is None.
 
     Args:
-        device: which the work runs on.
+        device: device on which the work runs.
         counters: folder of the processor's counters.
 
     >>> with EnergyMeter(torch.device("cpu"), counters=Path("/none")) as meter:
@@ -77,7 +77,7 @@ class EnergyMeter:
 
 
 def _since(path: Path, before: int) -> int:
-    """Return the microjoules since a reading; the counter begins again at its largest value."""
+    """Return the microjoules since an earlier reading; the counter wraps around at its largest value."""
     used = (_number(path / "energy_uj") or before) - before
     return used if used >= 0 else used + (_number(path / "max_energy_range_uj") or 0)
 
@@ -90,7 +90,7 @@ def _number(path: Path) -> int | None:
 
 
 def _watts(device: torch.device) -> float | None:
-    """Return the power that the driver reports, or None without its library."""
+    """Return the power that the driver reports, or None if its Python library is not installed."""
     try:
         return torch.cuda.power_draw(device) / 1000
     except (RuntimeError, ModuleNotFoundError, AttributeError):

@@ -1,8 +1,8 @@
-"""Evaluation of a network on a split: batch norms re-estimated before it, metrics, sizes of masks.
+"""Evaluation of a network on a split: metrics, sizes of masks, and re-estimated batch-norm statistics.
 
-A running average of batch-norm statistics lags behind weights that change fast: after few steps at a large learning
-rate, a network is far worse in evaluation than in training. One pass over some training batches gives the statistics
-of the present weights.
+Running averages of batch-norm statistics lag behind weights that change fast: after few steps at a large learning rate,
+a network is far worse in evaluation than in training. One pass over some training batches gives the statistics of the
+current weights.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ __all__ = [
     "reestimation_steps",
 ]
 
-#: up to how many steps a training counts as short, and how many batches are used then
+#: largest number of steps of a short training, and the number of batches that re-estimate its statistics
 SHORT_TRAINING, USUAL_BATCHES = 5_000, 50
 
 
@@ -46,13 +46,13 @@ class NonFiniteOutputs(RuntimeError):  # noqa: N818
 
 
 def evaluate(task: Task, split: Split, batch: int = 256, on_batch: Callable[[int, int], None] | None = None) -> Any:
-    """Return a meter that has seen all of a split; raise :class:`NonFiniteOutputs` if an output is not finite.
+    """Evaluate a network on a split and return the meter; raise :class:`NonFiniteOutputs` if an output is not finite.
 
     Args:
         task: the task; its network is put in evaluation mode and back.
-        split: on the network's device; otherwise each batch is moved there.
-        batch: samples at once.
-        on_batch: called after each batch with the number of samples done and of all samples.
+        split: samples, on any device; each batch moves to the device of the network.
+        batch: samples per batch.
+        on_batch: called after each batch with the number of samples so far and the number of all samples.
     """
     steps, done = evaluation_steps(task, split, batch), 0
     while True:
@@ -73,13 +73,13 @@ def evaluate(task: Task, split: Split, batch: int = 256, on_batch: Callable[[int
 def evaluation_steps(
     task: Task, split: Split, batch: int = 256, precision: Callable[[], Any] = contextlib.nullcontext
 ) -> Generator[None, None, Any]:
-    """Evaluate as :func:`evaluate` does, and yield after each batch.
+    """Evaluate like :func:`evaluate`, and yield after each batch.
 
     Args:
-        task: as of :func:`evaluate`.
-        split: as of :func:`evaluate`.
-        batch: samples at once.
-        precision: returns the context of the forward pass. It is left before each ``yield``, for whoever runs then.
+        task: see :func:`evaluate`.
+        split: see :func:`evaluate`.
+        batch: samples per batch.
+        precision: returns the context of the forward pass; the context is left before each ``yield``.
     """
     was_training = task.training
     task.eval()
@@ -90,7 +90,7 @@ def evaluation_steps(
             samples = split.batch(slice(start, start + batch)).to(device)
             meter.update(task(samples), samples)
         if start == 0 and device.type == "cuda":
-            torch.cuda.synchronize(device)  # constants of the split are ready before another training reads them
+            torch.cuda.synchronize(device)  # constants of the split must be ready before another training reads them
         yield
     task.train(was_training)
     return meter
@@ -100,8 +100,8 @@ def evaluation_steps(
 def mask_sizes(network: torch.nn.Module) -> dict[str, float]:
     """Return the mean width of every Gaussian mask, by name, where 1 is the length of the training input.
 
-    A learned subset of a group adds the share of a continuous group in its interval, and the probability of each
-    element but the identity of a finite one. For a learned architecture, return all its sizes.
+    A learned subset of a group adds, for a continuous group, the share of the group that its interval covers, and for a
+    finite group, the probability of each element except the identity. For a learned architecture, return all its sizes.
     """
     if isinstance(network, DNArch):
         return network.architecture().flat()
@@ -121,9 +121,9 @@ def batches_to_use(settings: Training, steps: int, per_epoch: int) -> int:
     """Return the number of batches from which norms are re-estimated before an evaluation; 0 keeps running averages.
 
     Args:
-        settings: ``norm_batches`` of these, if given.
-        steps: steps of the training in all.
-        per_epoch: steps in an epoch, the largest number that is returned.
+        settings: training settings; their ``norm_batches`` counts if it is given.
+        steps: number of steps of the training.
+        per_epoch: steps in an epoch, which is the upper limit.
 
     >>> from kernelfield.experiments.settings import Training
     >>> [batches_to_use(Training(), steps, 100) for steps in (1_000, 100_000)], batches_to_use(Training(), 40, 8)
@@ -146,19 +146,19 @@ def norms_with_statistics(network: nn.Module) -> list[nn.Module]:
 
 
 def reestimate(task: Task, split: Split, *, batch: int, batches: int, seed: int = 0) -> None:
-    r"""Replace the running statistics of all batch norms by those of the present weights.
+    r"""Replace the running statistics of all batch norms by those of the current weights.
 
     .. math:: \mu = \tfrac1n \sum_b \mu_b, \qquad
         \sigma^2 = \tfrac1n \sum_b (\sigma_b^2 + \mu_b^2) - \mu^2
 
-    All other layers are in evaluation mode, so that statistics are those of a network without dropout.
+    All other layers are in evaluation mode, so dropout does not affect the statistics.
 
     Args:
-        task: whose network.
+        task: task that holds the network.
         split: training samples, not augmented.
-        batch: samples at once.
+        batch: samples per batch.
         batches: number n of batches.
-        seed: of the choice of samples; nothing else is drawn.
+        seed: seed of the choice of samples; nothing else is random.
 
     >>> from kernelfield.data.base import Split
     >>> from kernelfield.experiments.task import Task
@@ -181,14 +181,14 @@ def reestimation_steps(
     seed: int = 0,
     precision: Callable[[], Any] = contextlib.nullcontext,
 ) -> Generator[None, None, None]:
-    """Re-estimate as :func:`reestimate` does, and yield after each batch.
+    """Re-estimate like :func:`reestimate`, and yield after each batch.
 
     Args:
-        task: as of :func:`reestimate`.
-        split: as of :func:`reestimate`.
-        batch: as of :func:`reestimate`.
-        batches: as of :func:`reestimate`.
-        seed: as of :func:`reestimate`.
+        task: see :func:`reestimate`.
+        split: see :func:`reestimate`.
+        batch: see :func:`reestimate`.
+        batches: see :func:`reestimate`.
+        seed: see :func:`reestimate`.
         precision: returns the context of the forward pass.
     """
     norms: list[Any] = norms_with_statistics(task.network)
@@ -207,7 +207,7 @@ def reestimation_steps(
     try:
         for m in norms:
             m.train()
-            m.momentum = 1.0  # running statistics are those of the last batch
+            m.momentum = 1.0  # running statistics become those of the last batch
         for i in range(batches):
             with precision():
                 task(split.batch(order[i * batch : (i + 1) * batch]).to(device))

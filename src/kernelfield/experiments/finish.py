@@ -1,4 +1,4 @@
-"""The end of a training: test the chosen network, find its worst samples, write result.json and the report."""
+"""The end of a training: test the selected network, find its worst samples, write result.json and the report."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ def write_rows(run: Run, loop: Loop) -> None:
 
 
 def score_last_epoch(loop: Loop, data: Data) -> dict[str, float] | None:
-    """Return the test metrics of the last epoch, or None if it is the one that is selected.
+    """Return the test metrics of the last epoch, or None if the last epoch is the selected one.
 
-    Every process must call this: the forward pass of a network that is spread over processes waits for all of them.
+    Every process must call this: the forward pass of a network that is split over processes waits for all of them.
     """
     select = loop.settings.select
     if select == "last" or (select == "best" and loop.state.best_step in (0, loop.state.step)):
@@ -74,18 +74,18 @@ def finish(
     last: dict[str, float] | None = None,
     averaged: dict[str, float] | None = None,
 ) -> None:
-    """Test the selected network, that of the best epoch by validation and that of the last one; write the result.
+    """Test the selected network, the best epoch by validation and the last epoch; write the result.
 
     Processes that share their samples test together; the first one writes.
 
     Args:
-        run: folder to write to.
-        recipe: of the training.
-        data: with the test split.
-        loop: at its end.
+        run: run to write to.
+        recipe: recipe of the training.
+        data: data with the test split.
+        loop: the finished loop.
         report: whether to write report.html and kernels.png.
-        where: folder of data files and whether to download, for tests on other data.
-        last: what :func:`score_last_epoch` returned.
+        where: ``folder`` and ``download`` of the data, for tests on other data.
+        last: result of :func:`score_last_epoch`.
         averaged: validation metrics of the averaged weights, if these are selected.
     """
     leads = loop.fabric.global_rank == 0
@@ -136,12 +136,12 @@ def finish(
     if isinstance(network, DNArch):
         learned = network.architecture()
         result["architecture"] = str(learned).splitlines()
-        says = f"complexity {learned.complexity:.2f} of the base network's"
-        result["notes"] = "; ".join(part for part in (recipe.notes, says) if part)
+        note = f"complexity {learned.complexity:.2f} of the base network's"
+        result["notes"] = "; ".join(part for part in (recipe.notes, note) if part)
     if device.type == "cuda":
         result["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     if data.name == "synthetic":
-        result |= {"synthetic": True, "notes": "synthetic data of the right shape: no result"}
+        result |= {"synthetic": True, "notes": "trained on synthetic data of the right shape: not a result"}
     if where.get("folder"):
         result["data_folder"] = where["folder"]
     if meter.confusion.numel():
@@ -149,30 +149,30 @@ def finish(
         write_json(run.folder / "confusion.json", confusion, indent=None)
     write_json(run.folder / "result.json", result)
     if report:
-        # One process draws, with a network that needs no other.
-        whole = task if loop.mesh is None else make_task(recipe, run.network(recipe), data)
-        write_pictures(run, whole, data, result, batch)
+        # The first process makes the pictures, with a network that is not split over processes.
+        full = task if loop.mesh is None else make_task(recipe, run.network(recipe), data)
+        write_pictures(run, full, data, result, batch)
 
 
 def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], batch: int) -> None:
     """Write the pictures of a run and, after them, the report that includes them.
 
     Args:
-        run: its folder.
+        run: the run.
         task: the task with the trained network, which is moved to the CPU.
-        data: with the test split.
-        result: of the run.
-        batch: samples at once.
+        data: data with the test split.
+        result: result of the run.
+        batch: samples per batch.
     """
     from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
     from ..viz.figures import plot_samples  # noqa: PLC0415
     from ..viz.report import write_report  # noqa: PLC0415
     from .stream_input import heard_accuracy  # noqa: PLC0415
 
-    # On the device of the training, where a pass over the test data takes seconds; what follows needs a CPU.
+    # On the device of the training, a pass over the test data takes seconds. The rest runs on the CPU.
     worst = worst_samples(task, data, batch=batch)
     network = task.network.cpu()
-    real = data.name != "synthetic"  # accuracies of noise mean nothing, and a stream of them takes seconds
+    real = data.name != "synthetic"  # accuracies on noise mean nothing, and streaming takes seconds
     heard = heard_accuracy(network, data) if real and task.metric == "accuracy" else None
     if heard is not None:
         write_json(run.folder / "heard.json", heard, indent=None)
@@ -200,10 +200,10 @@ def _epochs(
     averaged: dict[str, float] | None,
     best: dict[str, float] | None,
 ) -> dict[str, Any]:
-    """Return validation and test metrics of the selected weights, of the best epoch and of the last one.
+    """Return validation and test metrics of the selected weights, the best epoch and the last epoch.
 
     Args:
-        loop: at its end.
+        loop: the finished loop.
         test: test metrics of the selected weights.
         last: test metrics of the last epoch, if it is not the selected one.
         averaged: validation metrics of the averaged weights, if these are selected.
@@ -232,8 +232,8 @@ class WorstSample:
 
     Args:
         index: its position in the split.
-        inputs: (channels, *space) as the network saw it, on the CPU.
-        caption: the true target, the prediction, and how sure the network was or how large the error is.
+        inputs: (channels, *space) input of the network, on the CPU.
+        caption: the true target, the prediction and its probability.
     """
 
     index: int
@@ -247,9 +247,9 @@ def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -
 
     Args:
         task: the trained task.
-        data: with the test split and the names of the classes.
-        count: how many.
-        batch: samples at once.
+        data: data with the test split and the names of the classes.
+        count: number of samples to return.
+        batch: samples per batch.
     """
     split = data.test
     if task.task not in ("classification", "regression") or split.coords is not None or split.inputs.dim() < 3:

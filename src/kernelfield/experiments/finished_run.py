@@ -1,4 +1,4 @@
-"""A finished run: test its network, describe it, export it, write its report again."""
+"""Functions that test, describe and export the network of a finished run, and rewrite its report."""
 
 from __future__ import annotations
 
@@ -66,13 +66,14 @@ def run_test(
     """Return the metrics of a run's network on its test split, or on a changed one if ``wanted`` names changes.
 
     Args:
-        run: its folder.
-        wanted: values by kind: ``step``, ``drop``, ``turn``.
+        run: folder of the run.
+        wanted: values by kind of change: ``step``, ``drop``, ``turn``.
         folder: new data to test on; for a registered data set, the folder of its files.
-        split: of new data, "all" samples, or only the "test" samples that the run would split off.
-        select: which weights; see :meth:`Run.network`.
+        split: samples of new data to use: "all", or only the "test" samples that the run would split off.
+        select: weights to use; see :meth:`Run.network`.
         mesh: processes that share every sample; see :func:`~.processes.context_mesh`.
-        on_batch: called after each batch of a plain test with the number of samples done and of all samples.
+        on_batch: called after each batch of a test without changes, with the number of samples so far and of all
+            samples.
         on_data: called with the data before the test.
     """
     opened = Run(Path(run))
@@ -122,27 +123,27 @@ def describe_run(folder: str | Path) -> dict[str, Any]:
 
 @checked()
 def rewrite_report(folder: str | Path) -> Path:
-    """Write a run's report again and return its path."""
+    """Rewrite the report of a run and return its path."""
     from ..viz.report import write_report  # noqa: PLC0415
 
     run = Run(Path(folder))
     for name in PICTURES:
-        run.path(name)  # raises if it leads out of the run
+        run.path(name)  # raises if a link leads out of the run
     for name in ("confusion.json", "heard.json"):
         if (run.folder / name).exists():
-            read_json(run.folder / name)  # raises if it is damaged
+            read_json(run.folder / name)  # raises if the file is damaged
     return write_report(
         run.folder, run.network(), run.result(), run.read_rows("metrics.csv"), run.read_rows("masks.csv")
     )
 
 
 def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
-    """Write missing pictures and reports of a finished run again; return whether any were missing.
+    """Rewrite missing pictures and the missing report of a finished run; return whether any were missing.
 
     Args:
         run: a finished run.
-        data: returns its data, from which pictures are made; the report is the last file of all.
-        lock: of its folder, acquired if there is something to write.
+        data: returns the data of the run, for the pictures.
+        lock: lock of the folder, acquired if there is something to write.
     """
     recipe = run.recipe()
     network = run.network(recipe)
@@ -161,16 +162,16 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
 
 @checked(to=Choice("pt2", "onnx"))
 def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = None) -> tuple[Path, float]:
-    """Export a run's network; return the file and the largest difference of its outputs from the network's.
+    """Export a run's network; return the file and the largest difference between the outputs of file and network.
 
-    The exported network takes prepared samples: ``input``, ``coords`` if the run is on irregular times or points,
-    ``mask`` there and if its data have missing values or unequal lengths, and ``at`` if it predicts at query times. Its
-    metadata hold the preparation, classes, channels, sampling rate and version.
+    The exported network takes prepared samples: ``input``; ``coords`` for irregular times or points; ``mask`` for
+    these, for missing values and for unequal lengths; and ``at`` for predictions at query times. Its metadata hold the
+    preparation, classes, channels, sampling rate and version.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         to: "pt2" or "onnx".
-        out: file to write; network.pt2 or network.onnx in the run if not given.
+        out: file to write; by default network.pt2 or network.onnx in the folder of the run.
     """
     from ..export import export_network  # noqa: PLC0415
     from .task import takes_argument  # noqa: PLC0415
@@ -187,11 +188,11 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
 
 
 def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, Any]:
-    """Return random samples like the inputs of a run's network.
+    """Return random inputs for a run's network.
 
     Args:
-        recipe: of the run.
-        data: its data set; samples are not needed.
+        recipe: recipe of the run.
+        data: its data set, with or without samples.
         masked: whether the network takes a mask.
     """
     shape, stored = recipe.shape, data.test
@@ -209,7 +210,7 @@ def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, An
         inputs["coords"] = places(*space)
     if shape.queries:
         inputs["at"] = places(shape.queries)
-    # New samples at irregular times or points may have fewer of them than others in their batch.
+    # In a batch of irregular samples, some may have fewer points than others.
     if masked and (stored.mask is not None or shape.irregular):
         mask = torch.ones(2, *space, dtype=torch.bool)
         mask[1, ..., space[-1] - space[-1] // 4 :] = False
@@ -244,7 +245,8 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
     Args:
         run: the run.
         recipe: its recipe.
-        folder: of the training data; if given, or if the run does not store its preparation, they are loaded.
+        folder: folder of the training data, which are loaded if it is given, or if the run does not store its
+            preparation.
     """
     path = run.path("data.json")
     if folder is None and path.exists():
@@ -257,16 +259,16 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
 def export_run_stream(
     folder: str | Path, to: str = "pt2", out: str | Path | None = None, *, tolerance: float = 1e-3
 ) -> tuple[Path, float, str]:
-    """Export a run's network as a stream; return the file, the largest difference, and how its kernels were converted.
+    """Export a run's network as a stream; return the file, the largest difference, and the conversion of each kernel.
 
-    Long kernels are distilled where the tolerance allows, so that the state is small; see
+    Where the tolerance allows, long kernels are distilled to keep the state small; see
     :func:`~kernelfield.streaming.distil`.
 
     Args:
-        folder: of the run.
+        folder: folder of the run.
         to: "pt2" or "onnx".
-        out: file to write; stream.pt2 or stream.onnx in the run if not given.
-        tolerance: relative error of a kernel that is accepted.
+        out: file to write; by default stream.pt2 or stream.onnx in the folder of the run.
+        tolerance: largest relative error of a kernel.
     """
     from ..streaming import distil, export_stream  # noqa: PLC0415
 
@@ -277,12 +279,12 @@ def export_run_stream(
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:
-    """Return the data that a run was trained on.
+    """Return the training data of a run.
 
     Args:
         run: the run.
         recipe: its recipe.
-        folder: of the data's files; where they were in training if None.
+        folder: folder of the data's files; by default the folder that was used in training.
     """
     result = run.result() if (run.folder / "result.json").exists() else {}
     return recipe_data(recipe, folder=folder or result.get("data_folder"), synthetic=result.get("synthetic", False))

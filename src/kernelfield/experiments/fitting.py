@@ -1,4 +1,4 @@
-"""Train the network of a recipe in a folder, or several of them side by side."""
+"""Training of the network of a recipe, or of several networks side by side."""
 
 from __future__ import annotations
 
@@ -62,27 +62,27 @@ def fit(
 ) -> Generator[None, None, Run]:
     """Train the network of a recipe, test it, and return the run.
 
-    An interrupted run continues from its last checkpoint; on a CPU it ends with the weights of an uninterrupted one. A
-    finished run is returned unchanged, except that a missing report or picture is written again; if the recipe now asks
-    for more epochs, it continues under the schedule of the longer training. ``fit.steps(…)`` is the same training as a
-    generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
+    An interrupted run continues from its last checkpoint; on a CPU it ends with the same weights as without the
+    interruption. A finished run is returned unchanged, except that missing reports and pictures are rewritten. If the
+    recipe now has more epochs, the run continues with the schedule of the longer training. ``fit.steps(…)`` is the same
+    training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
-        out: folder of the run; a new one under runs/ if not given.
+        out: folder of the run; by default a new one under runs/.
         settings: values to replace in the recipe, as ``a.b=c``.
-        data: to train on; the data that the recipe names if not given.
-        folder: of the files of the data.
-        download: let the loader of the data download missing files.
-        synthetic: train on synthetic data of the recipe's shape.
+        data: training data; by default the data of the recipe.
+        folder: folder of the data's files.
+        download: whether the loader may download missing files.
+        synthetic: whether to train on synthetic data of the recipe's shape.
         fabric: devices, processes and precision; see :func:`make_fabric`.
         context: number of processes that share every sample, each with a slab of it; see :mod:`kernelfield.parallel`.
         report: whether to write report.html and kernels.png.
-        log: loggers beside those of ``training.log``; see :class:`~.progress.Loggers`.
+        log: loggers besides those of ``training.log``; see :class:`~.progress.Loggers`.
         on_data: called with the data before the training begins.
-        on_message: called with lines on which weights a training starts from.
-        on_progress: called from time to time with a :class:`Progress`.
-        should_stop: asked after every step; see :class:`~.loop.Loop`.
+        on_message: called with each line about the weights that the training starts from.
+        on_progress: called regularly with a :class:`Progress`.
+        should_stop: called after every step; see :class:`~.loop.Loop`.
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     recipe = with_settings(recipe, settings or [])
@@ -114,7 +114,7 @@ def fit(
         def progress(now: Progress) -> None:
             if on_progress is not None:
                 on_progress(now)
-            if math.isnan(now.loss):  # the first report, of the time alone
+            if math.isnan(now.loss):  # the first report, which has only the time
                 return
             write_rows(run, loop)
             _log_progress(run, now, loggers)
@@ -139,7 +139,7 @@ def fit(
         yield from loop.steps()
         fabric.barrier()
         last, averaged = score_last_epoch(loop, data), loop.average_last()
-        fabric.barrier()  # the first process has written the network that is tested
+        fabric.barrier()  # the first process must have written the network that is tested
         if leads or loop.mesh is not None:
             files = {} if synthetic else {"folder": folder, "download": download}
             finish(run, recipe, data, loop, report, files, last, averaged)
@@ -152,14 +152,14 @@ def fit(
 
 
 def _prepare(run: Run, device: torch.device, lock: FolderLock | None) -> None:
-    """Lock the folder, if this process leads, and keep to the costs of methods that the run began with."""
+    """Lock the folder, if this process leads, and use the method costs that the run started with."""
     if lock is not None:
         lock.acquire()  # before the data is loaded
     use_costs_of(run.folder, device)
 
 
 def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> list[str]:
-    """Load the weights that a recipe starts from, unless the run has begun already; return messages about them."""
+    """Load the weights that a recipe starts from, unless the run has a checkpoint; return messages about them."""
     lines: list[str] = []
     settings = recipe.training
     if settings.start_from and latest_checkpoint(run.checkpoints) is None:
@@ -181,7 +181,7 @@ def _begin(
     lines: list[str],
     on_message: Callable[[str], None] | None,
 ) -> None:
-    """Create the folder of a run, write its first files, and log the network, the sizes of the splits and lines."""
+    """Create the folder of a run, write its first files, and log the network, the sizes of the splits and ``lines``."""
     run.begin(recipe, synthetic=data.name == "synthetic")
     keep_costs_in(run.folder, device)
     stored = metadata(data)
@@ -198,7 +198,7 @@ def _begin(
 
 
 def _end(run: Run, loop: Loop, loggers: Loggers | None) -> None:
-    """Log how the training ended."""
+    """Log the end of the training."""
     if loop.captured is not None:
         run.log(loop.captured.summary)
     run.log(f"finished after {loop.state.seconds:.1f} s")
@@ -233,10 +233,10 @@ class Job:
 
     @property
     def source(self) -> str:
-        """The data of the job, to be compared."""
+        """A text that identifies the data of the job."""
         where = {key: self.options.get(key) for key in ("folder", "download", "synthetic")}
         shape = self.recipe.to_dict()["shape"]
-        batch = self.recipe.training.batch if where["synthetic"] else None  # decides the size of synthetic data
+        batch = self.recipe.training.batch if where["synthetic"] else None  # the size of synthetic data depends on it
         return json.dumps([self.recipe.data, shape, where, batch], sort_keys=True, default=str)
 
 
@@ -247,14 +247,14 @@ def fit_many(
     at_once: int | None = None,
     on_end: Callable[[int, Outcome[Run]], None] | None = None,
 ) -> list[Outcome[Run]]:
-    """Train several recipes side by side on one device, with the results that each of them has alone.
+    """Train several recipes side by side on one device; each gets the same result as alone.
 
     Jobs with the same data share one copy of it. With several processes, jobs run one after the other.
 
     Args:
-        jobs: what to train, each in a folder of its own.
+        jobs: the trainings, each with its own folder.
         fabric: device and processes; see :func:`make_fabric`.
-        at_once: how many run at a time; all if not given.
+        at_once: number of jobs that run at the same time; by default all.
         on_end: called with the position and the outcome of each job as soon as it ends.
     """
     fabric = make_fabric() if fabric is None else fabric
@@ -268,7 +268,7 @@ def fit_many(
         should_stop = job.options.get("should_stop")
         try:
             if should_stop is not None and should_stop():
-                raise TrainingInterrupted(f"training {job.recipe.name!r} was stopped before it began")
+                raise TrainingInterrupted(f"training {job.recipe.name!r} was stopped before it started")
             data = job.options.get("data") or (None if Run(job.out).finished else shared.load(job))
             return (yield from fit.steps(job.recipe, job.out, **{**job.options, "data": data, "fabric": fabric}))
         finally:
@@ -279,7 +279,7 @@ def fit_many(
 
 
 class _SharedData:
-    """Data sets that several jobs read, on the device, for as long as a job needs them."""
+    """Data sets that several jobs share on the device, as long as a job needs them."""
 
     def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
         self.device = device
@@ -302,14 +302,14 @@ class _SharedData:
 
 @checked(accelerator=Choice("auto", "cpu", "cuda"), strategy=Choice("auto", "ddp", "fsdp"))
 def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, strategy: str = "auto") -> Fabric:
-    """Return a launched Fabric of Lightning: one process per device, on one or several machines.
+    """Return a launched Lightning Fabric with one process per device, on one or several machines.
 
-    Under torchrun the number of processes is torchrun's; ``devices`` and ``nodes`` are ignored.
+    Under torchrun, torchrun sets the number of processes, and ``devices`` and ``nodes`` are ignored.
 
     Args:
         accelerator: "auto", "cpu" or "cuda".
-        devices: devices, or CPU processes, per machine.
-        nodes: machines.
+        devices: number of devices, or of CPU processes, per machine.
+        nodes: number of machines.
         strategy: with "ddp" every process holds the full network; with "fsdp" weights, gradients and the state of the
             optimiser are sharded; "auto" is "ddp" if there are several processes.
     """
@@ -335,7 +335,7 @@ def make_fabric(accelerator: str = "auto", devices: int = 1, nodes: int = 1, str
 
 
 def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
-    """Shard all parameters as one unit: kernels of several layers are sampled together."""
+    """Shard all parameters as one unit, because kernels of several layers are sampled together."""
     from torch.distributed.fsdp import fully_shard  # noqa: PLC0415
 
     fully_shard(module, mesh=mesh["data_parallel"])
@@ -344,19 +344,19 @@ def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
 
 @checked()
 def split_sizes(data: Data) -> str:
-    """Return the numbers of training, validation and test samples in words.
+    """Return the numbers of training, validation and test samples as text.
 
     >>> from .datasets import synthetic_data
     >>> split_sizes(synthetic_data(find_recipe("digits").shape))
-    '8 samples to train on, 8 for validation, 8 to test on'
+    '8 samples for training, 8 for validation, 8 for testing'
     """
     held = f"{len(data.validation):,} for validation" if data.validation is not None else "none for validation"
-    return f"{len(data.train):,} samples to train on, {held}, {len(data.test):,} to test on"
+    return f"{len(data.train):,} samples for training, {held}, {len(data.test):,} for testing"
 
 
 def _check_samples(data: Data) -> None:
-    """Raise if a split is empty, before training begins."""
+    """Raise a ValueError if a split is empty, before the training starts."""
     for name, split in (("train", data.train), ("test", data.test)):
         if len(split) == 0:
-            counts = f"{len(data.train)} to train on and {len(data.test)} to test on"
-            raise ValueError(f"data {data.name!r} must have samples in the {name} split, got {counts}; add some")
+            counts = f"{len(data.train)} for training and {len(data.test)} for testing"
+            raise ValueError(f"data {data.name!r} must have samples in the {name} split, got {counts}")

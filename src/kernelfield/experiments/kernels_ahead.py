@@ -1,4 +1,4 @@
-"""GPU kernels of a training, compiled ahead from the record of an earlier one."""
+"""Compilation of a training's GPU kernels ahead of time, from the record of an earlier training."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ __all__ = ["KernelsAhead", "kernel_records"]
 
 
 def kernel_records() -> Path | None:
-    """Return the folder of records: ``kernels`` in the user's cache folder; None if that is turned off."""
+    """Return the folder of records, ``kernels`` in the cache folder, or None if the cache is turned off."""
     folder = cache_folder()
     return None if folder is None else folder / "kernels"
 
 
 class KernelsAhead:
-    """Compile the GPU kernels of a recipe in the background, and record which ones it needs.
+    """Compile the GPU kernels of a recipe in the background, and record the kernels that it needs.
 
     Args:
         recipe: name of the recipe.
-        folder: of the run, which holds a record too.
+        folder: folder of the run, which holds a record too.
     """
 
     def __init__(self, recipe: str, folder: Path) -> None:
         records = kernel_records()
         self._paths = [folder / "kernels.jsonl", *([] if records is None else [records / f"{recipe}.jsonl"])]
-        shipped = Path(__file__).parent / "kernels" / f"{recipe}.jsonl"  # for some of the package's own recipes
+        shipped = Path(__file__).parent / "kernels" / f"{recipe}.jsonl"  # exists for some of the bundled recipes
         self._record = KernelRecord()
         self._compiling = precompile([*self._paths, shipped])
 
@@ -36,9 +36,9 @@ class KernelsAhead:
         self._compiling.wait()
 
     def write(self) -> None:
-        """Write the kernels that were compiled so far."""
+        """Write the record of the kernels compiled so far."""
         try:
             for path in self._paths:
                 self._record.write(path)
-        except OSError:  # a home that cannot be written to costs time, not the training
+        except OSError:  # without a record the next training compiles later, but still runs
             return

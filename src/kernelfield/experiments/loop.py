@@ -31,36 +31,36 @@ if TYPE_CHECKING:
 
 __all__ = ["Loop", "NonFiniteLoss", "Progress", "TrainingInterrupted", "resident"]
 
-#: steps after which the time of the training is estimated first
+#: number of steps before the first estimate of the training time
 FIRST_REPORT = 4
 
 
 class NonFiniteLoss(RuntimeError):  # noqa: N818
-    """The loss became infinite or not a number."""
+    """The loss became infinite or NaN."""
 
 
 class TrainingInterrupted(Exception):  # noqa: N818
-    """Training was asked to stop. It resumes from the checkpoint that was written."""
+    """The training was stopped. It can resume from the checkpoint that was written."""
 
 
 class Loop:
     """Train a task on a split.
 
-    The order of samples is drawn from the seed and the number of the epoch, so a checkpoint only stores how far the
-    epoch has come. Losses are summed on the device and read every ``log_every`` steps.
+    The order of samples depends only on the seed and the number of the epoch, so a checkpoint stores only the position
+    in the epoch. Losses are summed on the device and read every ``log_every`` steps.
 
     Args:
         task: network, loss and optimiser.
         train: training samples.
-        validation: samples by which the best epoch is chosen; None for none.
+        validation: samples that select the best epoch; None for none.
         settings: length of the training, batch size and precision.
-        fabric: devices, processes and precision; the CPU if not given.
-        folder: of checkpoints; None to write none.
-        name: of the experiment, for error messages.
+        fabric: devices, processes and precision; by default the CPU.
+        folder: folder of checkpoints; None to write none.
+        name: name of the experiment, for error messages.
         on_progress: called after a few steps, then every ``log_every`` steps and at the end of each evaluated epoch.
-        should_stop: asked after every step. If it returns true, the loop writes a checkpoint and raises
-            :class:`TrainingInterrupted`. Several processes stop together as soon as one of them is asked to; on GPUs
-            they ask each other every tenth step.
+        should_stop: called after every step. If it returns true, the loop writes a checkpoint and raises
+            :class:`TrainingInterrupted`. Several processes stop together as soon as it returns true in one of them; on
+            GPUs they synchronise this every tenth step.
         context: number of processes that share every sample, each with a slab of it; see :mod:`kernelfield.parallel`.
     """
 
@@ -84,9 +84,9 @@ class Loop:
         self.settings, self.folder, self.name = settings, folder, name
         self.on_progress, self.should_stop = on_progress, should_stop
         world = self.fabric.world_size
-        #: processes that share samples; None if each has its own
+        #: processes that share samples; None if each process has its own samples
         self.mesh = context_mesh(self.fabric, context)
-        #: number of groups of processes with samples of their own, and which of them this process is in
+        #: number of groups of processes with separate samples, and the group of this process
         self.groups, self.group = world // context, self.fabric.global_rank // context
         self.batch = min(settings.batch, len(train))
         if self.batch % self.groups:
@@ -106,8 +106,8 @@ class Loop:
         self.wrapped = self.fabric.setup_module(task, _reapply_compile=False)
         self.sharded = any(hasattr(p, "full_tensor") for p in task.parameters())
         if self.sharded:
-            sample_full_kernels(task.network)  # a layer cannot read a mask of which each process holds a shard
-        # After setup_module, which may replace parameters by shards.
+            sample_full_kernels(task.network)  # a layer cannot read a mask that is sharded over processes
+        # The optimiser comes after setup_module, which may replace parameters by shards.
         self.optimizer = make_optimizer(task.network, task.optimizer_settings, capturable=self._may_capture())
         self._stepper: Any = self.fabric.setup_optimizers(self.optimizer)
         self.rate = task.learning_rate()
@@ -118,18 +118,19 @@ class Loop:
         self.average = None if settings.ema is None else Average(task.network, settings.ema)
         #: mean of the weights after each of the last epochs, for ``training.select: average``
         self.tail = Average(task.network, None) if settings.select == "average" else None
-        #: distributions whose temperature is on a schedule
+        #: distributions whose temperature has a schedule
         self._annealed = [m for m in task.network.modules() if isinstance(m, Bernoulli) and settings.temperature]
         self.train = resident(train, self.fabric.device)
         self.validation = None if validation is None else resident(validation, self.fabric.device)
         self.state = State()
-        #: sum of losses, their number, the first step with a loss that is not finite, and the number of steps
+        #: sum of losses, their count, the first step with a loss that is not finite, and the number of steps
         self.losses = torch.zeros(4, dtype=torch.float64, device=self.fabric.device)
         self.losses[2] = -1
         self.captured = CapturedFunction(self._work, warn=False) if self._may_capture() else None
         self.lr = 0.0
         self._clock = Clock()
-        # The seed itself draws the weights. Each group has another seed for all that is drawn in training.
+        # The seed itself is for the initial weights. Each group has another seed for the random numbers of the
+        # training.
         torch.manual_seed((settings.seed + 1) * 1_000_003 + self.group)
 
     # Steps
@@ -139,7 +140,7 @@ class Loop:
         return exhaust(self.steps())
 
     def steps(self) -> Generator[None, None, State]:
-        """Train as :meth:`run` does, and yield after each step, or batch of an evaluation, that is enqueued."""
+        """Train like :meth:`run`, and yield after each step or evaluation batch has been enqueued."""
         with matmul_precision(self.settings.matmul, self.fabric.device):
             self.resume()
             self._clock = Clock(self.state.seconds, self.state.step)
@@ -153,9 +154,9 @@ class Loop:
         return self.state
 
     def _after_step(self) -> None:
-        """Report, write a checkpoint, or stop, if it is time to."""
+        """Report, write a checkpoint, or stop, if this is due."""
         state, settings = self.state, self.settings
-        last = state.position == self.per_epoch  # reported and saved after its evaluation
+        last = state.position == self.per_epoch  # the end of an epoch is reported and saved after its evaluation
         if state.step - self._clock.first_step == min(FIRST_REPORT, self.total):
             self._report_time()
         if state.step % settings.log_every == 0 and not last:
@@ -169,18 +170,18 @@ class Loop:
             raise TrainingInterrupted(f"training {self.name!r} was stopped at step {state.step} of {self.total}")
 
     def _is_stopping(self) -> bool:
-        """Return whether to stop after this step; all processes agree, for they write checkpoints together."""
+        """Return whether to stop after this step; all processes agree, because they write checkpoints together."""
         if self.should_stop is None:
             return False
         stop = self.should_stop()
         if self.fabric.world_size == 1:
             return stop
-        if self.fabric.device.type == "cuda" and self.state.step % 10:  # asking waits for the device
+        if self.fabric.device.type == "cuda" and self.state.step % 10:  # the exchange waits for the device
             return False
         return bool(torch.as_tensor(self.fabric.all_gather(torch.tensor(float(stop)))).any())
 
     def _epoch(self) -> Iterator[Batch]:
-        """Yield the remaining batches of the epoch, the share of this process's group in each."""
+        """Yield the remaining batches of the epoch, each reduced to the samples of this process's group."""
         generator = torch.Generator().manual_seed(self.settings.seed * 1_000_003 + self.state.epoch)
         order = torch.randperm(len(self.train), generator=generator)
         order = order.to(self.train.inputs.device)
@@ -208,7 +209,7 @@ class Loop:
         self.state.step += 1
 
     def _work(self, batch: Batch) -> None:
-        """Do the part of a step that runs on the device: forward, backward, optimiser, sum of losses."""
+        """Run the part of a step that is on the device: forward, backward, optimiser, sum of losses."""
         with self._precision():
             loss = self.wrapped.training_step(batch)
         self.fabric.backward(loss)
@@ -220,7 +221,7 @@ class Loop:
         self._stepper.zero_grad(set_to_none=True)
         value = loss.detach().double()
         total, count, first, step = self.losses.unbind()
-        # The host asks later; the device records which step it was.
+        # The device records the first bad step, and the host reads it later.
         bad = ~torch.isfinite(value) & (first < 0)
         first.copy_(torch.where(bad, step, first))
         total += value
@@ -228,10 +229,10 @@ class Loop:
         step += 1
 
     def _read_losses(self) -> float:
-        """Return the mean loss since the last call; raise if one was not finite."""
+        """Return the mean loss since the last call; raise :class:`NonFiniteLoss` if a loss was not finite."""
         losses = self.losses.clone()
         if self.fabric.world_size > 1:
-            # Sum over processes; the first bad step of any of them.
+            # Sum over processes, and the first bad step of any of them.
             each = torch.as_tensor(self.fabric.all_gather(losses))
             losses = torch.cat([each[:, :2].sum(dim=0), each[:, 2].max().unsqueeze(0), each[0, 3:]])
         total, count, first, _ = losses.tolist()
@@ -270,7 +271,7 @@ class Loop:
             state.masks.append({"epoch": float(state.epoch), **sizes})
         if self.tail is not None and self._evaluations_left() < settings.average_last:
             if self._evaluations_left() == settings.average_last - 1:
-                self.tail.steps = 0  # of an earlier, shorter training
+                self.tail.steps = 0  # forget epochs of an earlier, shorter training
             with self.average or contextlib.nullcontext():
                 self.tail.update()
         self._report(loss, metrics)
@@ -286,12 +287,12 @@ class Loop:
         self.save()
 
     def _evaluations_left(self) -> int:
-        """Return how many epochs will still be evaluated after this one; the last epoch always is."""
+        """Return the number of later epochs that will be evaluated; the last epoch always is."""
         every, epochs = self.settings.evaluate_every, self.settings.epochs
         return -(-epochs // every) - -(-self.state.epoch // every)
 
     def average_last(self) -> dict[str, float] | None:
-        """Put the mean of the last epochs' weights into the network, write it as a checkpoint, and validate it.
+        """Load the mean of the last epochs' weights into the network, write it as a checkpoint, and validate it.
 
         Every process must call this, at the end of the training. Returns the validation metrics; None if
         ``training.select`` is not "average".
@@ -300,13 +301,13 @@ class Loop:
             return None
         if not self.tail.steps:  # stopped early
             self.tail.update()
-        self.average = self.tail  # evaluated, re-estimated and saved in place of the weights
+        self.average = self.tail  # replaces the weights in evaluation, re-estimation and checkpoints
         exhaust(self._reestimation())
         save_weights(self, "average")
         return {} if self.validation is None else self.evaluate(self.validation)
 
     def _is_best(self, value: float, loss: float) -> bool:
-        """Whether a validation score beats the best one so far; between equal scores the smaller loss wins."""
+        """Return whether a validation score beats the best one so far; for equal scores the smaller loss wins."""
         best, best_loss = self.state.best, self.state.best_loss
         return is_better(self.task.metric, value, best) or (
             value == best and best_loss is not None and loss < best_loss
@@ -326,7 +327,7 @@ class Loop:
         self.on_progress(Progress(state.step, self.total, state.epoch, loss, self.lr, rate, left, metrics or {}))
 
     def _report_time(self) -> None:
-        """Report how long the training will take, by its first steps: a forward pass counts as a third of a step."""
+        """Report the expected time of the training from its first steps; a forward pass counts as a third of a step."""
         if self.on_progress is None or self.fabric.global_rank != 0:
             return
         if self.fabric.device.type == "cuda":
@@ -354,7 +355,7 @@ class Loop:
     def _reestimation(self) -> Generator[None, None, None]:
         """Re-estimate batch-norm statistics, those of the averaged weights if there are any."""
         batches = batches_to_use(self.settings, self.total, self.per_epoch)
-        # The same samples on every process; a share of the batch, so that they fit.
+        # Every process uses the same samples; its share of the batch size fits into its memory.
         batch, seed = self.batch // self.groups, self.settings.seed * 1_000_003 + self.state.epoch
         with self.average or contextlib.nullcontext():
             yield from reestimation_steps(
@@ -376,7 +377,7 @@ class Loop:
 
 
 def resident(split: Split, device: torch.device) -> Split:
-    """Return the split on the device if it takes less than half of the free memory there; otherwise unchanged."""
+    """Return the split on the device if it takes less than half of the free memory there; else return it unchanged."""
     parts = [t for name in TENSORS if (t := getattr(split, name)) is not None]
     if device.type != "cuda" or all(t.device == device for t in parts):
         return split.to(device)

@@ -1,4 +1,4 @@
-"""State of a training loop: its progress, counters and clock, and the checkpoints that hold all of it."""
+"""The state of a training loop: progress, counters and clock, and the checkpoints that hold them."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ class Progress:
         step: steps done.
         steps: steps in all.
         epoch: epochs done.
-        loss: mean loss since the last report; NaN in the first report, which comes after a few steps for its
-            ``seconds_left`` alone.
+        loss: mean loss since the last report; NaN in the first report, which only gives ``seconds_left`` after a few
+            steps.
         lr: learning rate.
         rate: samples per second.
         seconds_left: expected time to the end.
@@ -56,7 +56,7 @@ class Progress:
 
 @dataclass
 class State:
-    """The part of a loop's state that is plain numbers.
+    """The plain numbers of a loop's state.
 
     Args:
         step: steps done.
@@ -64,9 +64,9 @@ class State:
         position: steps done in the current epoch.
         seconds: time spent training.
         best: best validation score so far.
-        best_step: step at which it was reached.
+        best_step: step of the best validation score.
         best_loss: validation loss at that step, which breaks ties.
-        waited: epochs since then.
+        waited: epochs since the best validation score.
         rows: metrics of each evaluated epoch.
         masks: mask sizes after each evaluated epoch.
     """
@@ -84,11 +84,11 @@ class State:
 
 
 class Clock:
-    """Time spent training, counted on from an earlier run.
+    """Time spent training, including that of an earlier run.
 
     Args:
         before: seconds of the earlier run.
-        first_step: step at which this run began.
+        first_step: step at which this run started.
     """
 
     def __init__(self, before: float = 0.0, first_step: int = 0) -> None:
@@ -107,7 +107,7 @@ class Clock:
 def save_loop(loop: Loop) -> None:
     """Write the full state of a loop to its folder, and remove the previous checkpoint.
 
-    All processes have to call it. The first one writes, with the random states and loss sums of all of them.
+    Every process must call this. The first one writes the random states and loss sums of all processes.
     """
     if loop.folder is None:
         return
@@ -134,12 +134,12 @@ def save_loop(loop: Loop) -> None:
 
 
 def save_best(loop: Loop) -> None:
-    """Write the weights that were evaluated last as the best ones, and remove the previous best."""
+    """Write the weights that were evaluated last as the best ones, and remove the previous best ones."""
     save_weights(loop, "best")
 
 
 def save_weights(loop: Loop, kind: str) -> None:
-    """Write the weights that are evaluated as the checkpoint ``kind-STEP``, and remove the previous one of its kind."""
+    """Write the evaluated weights as the checkpoint ``kind-STEP``, and remove the previous one of this kind."""
     if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
         return
     with loop.average or contextlib.nullcontext():
@@ -185,7 +185,7 @@ def resume_loop(loop: Loop) -> bool:
 
 
 def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
-    """Return the loss sums and random states of every group of processes, those of others as "rng.cpu.1" and so on.
+    """Return the loss sums and random states of every group of processes; those of group 1 are "rng.cpu.1" and so on.
 
     Every process must call this. Processes that share their samples draw the same numbers and have the same losses.
     """
@@ -205,7 +205,7 @@ def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
 
 
 def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
-    """Continue the loss sums and random numbers of this process where they were.
+    """Restore the loss sums and the random state of this process.
 
     A group that did not exist when the checkpoint was written starts with new random numbers.
     """
@@ -213,7 +213,7 @@ def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
     losses, cpu, cuda = (tensors.get(_of_group(name, group)) for name in ("losses", "rng.cpu", "rng.cuda"))
     if losses is None:
         losses = tensors["losses"].clone()
-        losses[:2] = 0  # the first group has counted them
+        losses[:2] = 0  # the first group has restored the sums of all groups
     loop.losses.copy_(losses)
     if cpu is None:
         torch.manual_seed(((loop.settings.seed + 1) * 1_000_003 + group) * 1_000_003 + loop.state.step)

@@ -1,4 +1,4 @@
-"""Losses and metrics of each task. Metrics are accumulated on the device and read once at the end."""
+"""Losses and metrics of each task. Metrics accumulate on the device and are read once at the end."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = [
     "task_loss",
 ]
 
-#: target of a position that does not count; positions whose mask is False do not count either
+#: target of an ignored position; positions whose mask is False are ignored too
 IGNORED = -100
 _MAIN = {"regression": "mse", "dense-regression": "mse", "language": "bits"}
 _SMALLER = ("loss", "mse", "mae", "l2", "bits")
 #: metrics that are means over values or samples
 _MEANS = {"regression": ("mse", "mae"), "dense-regression": ("mse", "mae", "psnr", "l2")}
-#: number of bins of the predicted probabilities, for the area under the curve of millions of pixels
+#: number of bins of the predicted probabilities, for the area under the ROC curve of millions of pixels
 _BINS = 4096
 
 
@@ -52,16 +52,16 @@ _BINS = 4096
     label_smoothing=PROBABILITY,
 )
 def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: float = 0.0) -> Tensor:
-    r"""Return the mean loss of a batch. Where there is one target per position, only observed positions count.
+    r"""Return the mean loss of a batch. If there is a target per position, only observed positions count.
 
     Args:
         task: classification (cross-entropy), multilabel (binary cross-entropy), regression and dense-regression
-            (squared error; at queries, NaN is left out), segmentation and language (cross-entropy at every position; a
-            target of -100 is left out).
+            (squared error; at queries, NaN is ignored), segmentation and language (cross-entropy at every position; a
+            target of -100 is ignored).
         prediction: (batch, out) or, at every position, (batch, out, \*space).
-        batch: with targets (batch,) classes; (batch, out) labels in {0, 1} or values; (batch, out, \*space) values;
-            (batch, \*space) classes.
-        label_smoothing: of cross-entropies.
+        batch: batch whose targets are (batch,) classes; (batch, out) labels in {0, 1} or values; (batch, out, \*space)
+            values; or (batch, \*space) classes.
+        label_smoothing: label smoothing of cross-entropies.
 
     >>> from kernelfield.data.base import Batch
     >>> batch = Batch(torch.zeros(2, 1, 3), torch.zeros(2, 1, 3), mask=torch.tensor([[True] * 3, [False] * 3]))
@@ -92,17 +92,17 @@ def task_loss(task: str, prediction: Tensor, batch: Batch, label_smoothing: floa
         target, seen = scored(target.to(prediction.dtype).view(prediction.shape), batch)
         errors = (prediction - target).square()
         return errors.mean() if seen is None else (errors * seen).sum() / seen.sum().clamp(min=1)
-    # The sum divided by the count, so that a batch in which nothing counts costs nothing rather than 0/0.
+    # The sum divided by the count, at least 1: a batch without observed positions has loss 0 and not 0/0.
     target = observed_target(target, None if batch.at is not None else batch.mask)
     total = F.cross_entropy(prediction, target, ignore_index=IGNORED, reduction="sum", label_smoothing=label_smoothing)
     return total / (target != IGNORED).sum().clamp(min=1)
 
 
 def scored(target: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
-    r"""Return values (batch, out, \*space) to predict, and 1 where they count and 0 elsewhere; None if all count.
+    r"""Return targets (batch, out, \*space) and their weights, 1 where they count and 0 elsewhere; None if all count.
 
-    At the samples themselves the mask of the batch decides. At queries NaN does not count: channels may be observed at
-    different times.
+    At the samples themselves, the mask of the batch gives the weights. At queries, NaN does not count, because channels
+    may be observed at different times.
     """
     if batch.at is not None:
         known = ~target.isnan()
@@ -113,7 +113,7 @@ def scored(target: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
 
 
 def target_of(batch: Batch) -> Tensor:
-    """Return the target of a batch; raise if it has none."""
+    """Return the target of a batch; raise a ValueError if it has none."""
     if batch.target is None:
         raise ValueError("batch must have a target to be scored, got None")
     return batch.target
@@ -126,7 +126,7 @@ def observed_target(target: Tensor, mask: Tensor | None) -> Tensor:
 
 @checked(task=Choice(*TASKS))
 def main_metric(task: str) -> str:
-    """Return the name of the metric that chooses the best epoch.
+    """Return the name of the metric that selects the best epoch.
 
     >>> main_metric("classification"), main_metric("language")
     ('accuracy', 'bits')
@@ -151,12 +151,12 @@ class Meter:
     """Accumulates predictions on their device and computes the metrics of a task.
 
     Args:
-        task: as in :func:`~.metrics.task_loss`.
+        task: see :func:`~.metrics.task_loss`.
         out_channels: number of predictions.
-        device: of the predictions.
-        parts: labels of each kind of object, for a segmentation into parts; see :class:`~kernelfield.data.Data`. Adds
-            ``part_iou``, the mean intersection over union of all objects, and ``part_iou_kinds``, the mean over kinds
-            of the means over their objects (chapter 4, section 4.3).
+        device: device of the predictions.
+        parts: labels of each kind of object, for a segmentation into parts; see :class:`~kernelfield.data.Data`. They
+            add ``part_iou``, the mean intersection over union of all objects, and ``part_iou_kinds``, the mean over
+            kinds of the means over their objects (chapter 4, section 4.3).
 
     >>> from kernelfield.data.base import Batch
     >>> meter = Meter("classification", 3)
@@ -176,15 +176,15 @@ class Meter:
     ) -> None:
         self.task, self.out_channels = task, out_channels
         if parts and task != "segmentation":
-            raise ValueError(f"parts must be left out unless task is 'segmentation', got them for {task!r}")
+            raise ValueError(f"parts must be given only for task 'segmentation', got them for {task!r}")
         self.parts = tuple(parts)
-        #: of each kind of object, the sum of intersections over unions and the number of objects
-        self.shares = torch.zeros(2, len(self.parts), dtype=torch.float64, device=device)
+        #: sum of intersections over unions, and number of objects, for each kind of object
+        self.part_ious = torch.zeros(2, len(self.parts), dtype=torch.float64, device=device)
         names = ("loss", *_MEANS.get(task, ("accuracy",)))
         self._means = {name: _Mean().to(device) for name in names}
         by_class = task in ("classification", "segmentation", "language")
         self._jaccard = _Jaccard(out_channels).to(device) if by_class else None
-        #: counts of pixels by class (of two) and bin of the predicted probability
+        #: counts of pixels by class, of two, and bin of the predicted probability
         bins = 2 * _BINS if task == "segmentation" and out_channels == 2 else 0
         self.bins = torch.zeros(bins, dtype=torch.float64, device=device)
         self._scores: list[Tensor] = []
@@ -230,7 +230,7 @@ class Meter:
             squared, counts, norms = (
                 (values * seen).flatten(1).sum(dim=1) for values in (errors.square(), seen, target.square())
             )
-            # Of signals between 0 and 1: the peak is 1.
+            # Signals lie between 0 and 1, so the peak is 1.
             self._means["psnr"].update(-10 * torch.log10((squared / counts.clamp(min=1)).clamp(min=1e-20)))
             self._means["l2"].update((squared / norms.clamp(min=1e-20)).sqrt())
         return seen.sum()
@@ -242,7 +242,7 @@ class Meter:
         if self.parts:
             share, kind = part_iou(prediction, target.flatten(1), self.parts)
             known = (kind >= 0).double()
-            self.shares.index_add_(1, kind.clamp(min=0), torch.stack([share.double() * known, known]))
+            self.part_ious.index_add_(1, kind.clamp(min=0), torch.stack([share.double() * known, known]))
         classes, target = prediction.argmax(dim=1).flatten(), target.flatten()
         counts = (target != IGNORED).double()
         self._means["accuracy"].update((classes == target).double(), counts)
@@ -259,7 +259,7 @@ class Meter:
         """Return the metrics of all batches so far.
 
         A metric is NaN if no sample counted. All metrics are NaN if a prediction was infinite or NaN, since the largest
-        of such scores is no class.
+        of such scores does not name a class.
         """
         if not self._means["loss"].update_called or bool(self.nonfinite):
             return dict.fromkeys(self._names(), math.nan)
@@ -267,7 +267,7 @@ class Meter:
         if self.task == "multilabel":
             scores, labels = torch.cat(self._scores).cpu(), torch.cat(self._labels).cpu()
             metrics["auc"] = _mean_of_known(binary_auroc, scores, labels)
-            if scores.shape[1] > 1:  # tags: of each tag over all clips, and of each clip over all tags
+            if scores.shape[1] > 1:  # several tags: metrics of each tag over all clips, and of each clip over all tags
                 metrics["auc_clip"] = _mean_of_known(binary_auroc, scores.T, labels.T)
                 metrics["map"] = _mean_of_known(binary_average_precision, scores, labels)
                 metrics["map_clip"] = _mean_of_known(binary_average_precision, scores.T, labels.T)
@@ -276,7 +276,7 @@ class Meter:
         if self.task == "segmentation" and self._jaccard is not None:
             metrics["iou"] = float(self._jaccard.compute())
         if self.parts:
-            total, objects = self.shares.cpu()
+            total, objects = self.part_ious.cpu()
             metrics["part_iou"] = float(total.sum() / objects.sum().clamp(min=1))
             metrics["part_iou_kinds"] = float((total / objects)[objects > 0].mean())
         if self.bins.numel():
@@ -294,12 +294,12 @@ class Meter:
 
 
 class _Mean(MeanMetric):
-    """Weighted mean in float64. Updates do not wait for the device; the base class waits, to search for NaN."""
+    """Weighted mean in float64. Updates do not wait for the device; those of the base class do, to search for NaN."""
 
     weight: Tensor
 
     def __init__(self) -> None:
-        # Each process sees all samples: there is nothing to add over processes.
+        # Each process evaluates all samples, so there is nothing to sum over processes.
         super().__init__(nan_strategy="disable", sync_on_compute=False)
         self.set_dtype(torch.float64)
 
@@ -323,9 +323,9 @@ class _Jaccard(MulticlassJaccardIndex):
 
 
 def _mean_of_known(metric: Callable[..., Tensor], scores: Tensor, labels: Tensor) -> float:
-    """Return the mean of a metric over the columns that have one, NaN if there are none.
+    """Return the mean of a metric over the columns in which it is defined, NaN if there are none.
 
-    Scores are replaced by their ranks in [0, 1], since a sigmoid of float32 would make large ones equal.
+    Ranks in [0, 1] replace the scores, since a float32 sigmoid would make large scores equal.
     """
     known = labels.any(dim=0)
     if metric is binary_auroc:
@@ -338,7 +338,7 @@ def _mean_of_known(metric: Callable[..., Tensor], scores: Tensor, labels: Tensor
 
 
 def _binned_area(negatives: Tensor, positives: Tensor) -> float:
-    """Return the area under the ROC curve from the counts of both classes in bins of rising score."""
+    """Return the area under the ROC curve from the counts of both classes in bins of increasing score."""
     pairs = float(negatives.sum() * positives.sum())
-    below = negatives.cumsum(0) - negatives / 2  # those of the same bin count half
+    below = negatives.cumsum(0) - negatives / 2  # negatives in the same bin count half
     return float((positives * below).sum()) / pairs if pairs else float("nan")

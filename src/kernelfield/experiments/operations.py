@@ -1,4 +1,4 @@
-"""Operations of a network, counted on the plain paths."""
+"""The number of floating-point operations of a network on its plain torch paths."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ __all__ = ["count_operations"]
 
 
 def count_operations(work: Callable[[], Any]) -> int:
-    """Return the floating-point operations of ``work`` on the CPU.
+    """Return the number of floating-point operations of ``work`` on the CPU.
 
-    Matrix products, convolutions and Fourier transforms are counted.
-    A complex transform of n samples counts as 5 n log₂ n operations, a real one as half of that. Sums, activations and
-    other pointwise work are not counted.
+    Matrix products, convolutions and Fourier transforms count. A complex transform of n samples counts as 5 n log₂ n
+    operations, a real one as half of that. Sums, activations and other pointwise operations do not count.
 
     Args:
-        work: called once.
+        work: function to call once.
 
     >>> count_operations(lambda: torch.ones(2, 3) @ torch.ones(3, 4))
     48
@@ -49,9 +48,9 @@ def _real(shape: Any, axes: Any, *_: Any, **__: Any) -> int:
 
 
 def _real_back(shape: Any, axes: Any, _norm: Any, last: int, *_: Any, **__: Any) -> int:
-    whole = list(shape)
-    whole[axes[-1]] = last
-    return round(2.5 * _steps(whole, axes))
+    full = list(shape)
+    full[axes[-1]] = last
+    return round(2.5 * _steps(full, axes))
 
 
 def _complex(shape: Any, axes: Any, *_: Any, **__: Any) -> int:

@@ -1,4 +1,4 @@
-"""Optimisers, learning-rate schedules, and the moving average of weights."""
+"""Optimisers, learning-rate schedules, and averages of weights."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups", "parameter_kinds"]
 
-# The first class that a module belongs to decides. Splines, and tables among them, are fields too.
+# The first matching class decides: splines and tables are fields too.
 _KINDS = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "fields"}
 _ALL_KINDS = ("weights", "biases", "fields", "masks", "subsets")
-#: relative change that counts as an improvement for a plateau; torch's own default
+#: smallest relative change that counts as an improvement for a plateau; torch's default
 _THRESHOLD = 1e-4
 
 
@@ -36,8 +36,8 @@ _THRESHOLD = 1e-4
 def parameter_kinds(network: nn.Module) -> dict[str, str]:
     """Return the kind of every parameter by its name: weights, biases, fields, masks or subsets.
 
-    The coefficients of a spline or a table are the kernel itself, and count as weights. Parameters of norms count as
-    biases.
+    The coefficients of a spline or a table are the kernel itself, so they count as weights. Parameters of norms count
+    as biases.
 
     >>> from kernelfield import CCNN
     >>> kinds = parameter_kinds(CCNN(1, 10, size=8, channels=4, blocks=1))
@@ -64,8 +64,9 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """Return the parameters in groups by learning rate and weight decay.
 
-    By default weights alone are decayed. Weight decay pulls towards zero, which for a mask is no kernel, for p(u) no
-    group, and for a kernel network not a small kernel but a slow one; norms and biases are left alone by custom.
+    By default only weights are decayed. Weight decay pulls parameters towards zero. A mask of size zero is no kernel,
+    p(u) at zero is no group, and a kernel network at zero is a smooth kernel, not a small one. Norms and biases are not
+    decayed, as is usual.
 
     Args:
         network: any module.
@@ -98,7 +99,7 @@ def parameter_groups(
 
 
 def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
-    """Return the names of the parameters that ``decayed`` names."""
+    """Return the names of the parameters that match ``decayed``."""
     chosen: set[str] = set()
     for entry in decayed:
         if entry == "all":
@@ -113,12 +114,12 @@ def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
 
 @checked(settings=Instance("kernelfield.experiments.recipe.Optimizer"))
 def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool = False) -> torch.optim.Optimizer:
-    """Return the optimiser of ``network`` that the settings describe: torch's own, on a GPU its fused version.
+    """Return the torch optimiser that the settings describe, in its fused version on a GPU.
 
     Args:
         network: the network, on the device where it is trained.
         settings: name, learning rates, decay.
-        capturable: keep the learning rates and the count of steps on the device, for a step that is a CUDA graph.
+        capturable: whether to keep learning rates and step counts on the device, for steps in a CUDA graph.
     """
     groups = parameter_groups(
         network,
@@ -135,33 +136,33 @@ def make_optimizer(network: nn.Module, settings: Optimizer, *, capturable: bool 
             group["lr"] = torch.tensor(group["lr"], device=group["params"][0].device)
     if settings.name == "adadelta":
         return torch.optim.Adadelta(groups, foreach=True, capturable=capturable)
-    # Parameters divided among processes are left to the ordinary implementation.
+    # Fused optimisers do not support parameters that are sharded over processes.
     fused = all(p.device.type == "cuda" and not hasattr(p, "full_tensor") for p in parameters)
     how: dict[str, Any] = {"fused": True} if fused else {"foreach": True}
     optimizer: torch.optim.Optimizer
     if settings.name == "sgd":
         optimizer = torch.optim.SGD(groups, momentum=settings.momentum, nesterov=settings.nesterov, **how)
         if fused and settings.momentum:
-            # From the start, so that the step that is captured is like all others.
+            # Created at the start, so that the captured step equals all others.
             for p in parameters:
                 optimizer.state[p]["momentum_buffer"] = torch.zeros_like(p)
     else:
         kind = torch.optim.Adam if settings.name == "adam" else torch.optim.AdamW
         optimizer = kind(groups, betas=(settings.betas[0], settings.betas[1]), capturable=capturable, **how)
     if fused:
-        # Fused steps do not count the versions of parameters, by which layers notice that a mask has changed.
+        # Fused steps do not increment the version counters, by which layers notice that a mask has changed.
         optimizer.register_step_post_hook(lambda *_: torch.autograd.graph.increment_version(parameters))
     return optimizer
 
 
 class LearningRate:
-    """The factor on every group's learning rate.
+    """A learning-rate schedule: the factor on every group's learning rate.
 
     Args:
         settings: cosine, steps, plateau or constant.
         steps_per_epoch: steps in an epoch.
         epochs: epochs in all.
-        metric: chooses the best epoch; a plateau schedule watches it unless the settings name another.
+        metric: metric that selects the best epoch; a plateau schedule watches it unless the settings name another.
 
     >>> from kernelfield.experiments.recipe import Schedule
     >>> rate = LearningRate(Schedule("cosine", warmup=1), steps_per_epoch=4, epochs=3)
@@ -179,7 +180,7 @@ class LearningRate:
         self.steps_per_epoch = steps_per_epoch
         self.warmup = round(settings.warmup * steps_per_epoch)
         self.total = steps_per_epoch * epochs
-        #: factor of a plateau, its best value, and the epoch of the last improvement or reduction
+        #: state of a plateau: its factor, the epoch of the last improvement or reduction, and its best value
         self.scale, self.since = 1.0, 0.0
         self.best: float | None = None
 
@@ -196,19 +197,19 @@ class LearningRate:
         return self.scale
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> float:
-        """Set the learning rates for a step and return the first group's."""
+        """Set the learning rates for a step and return that of the first group."""
         factor = self.factor(step)
         for group in optimizer.param_groups:
             lr = group.setdefault("initial_lr", group["lr"]) * factor
             if isinstance(group["lr"], torch.Tensor):
-                group["lr"].fill_(lr)  # in place: a CUDA graph looks for it there
+                group["lr"].fill_(lr)  # in place: a CUDA graph reads this tensor
             else:
                 group["lr"] = lr
         return float(optimizer.param_groups[0]["initial_lr"] * factor)
 
     @property
     def needs(self) -> str:
-        """What a plateau schedule measures besides the training loss: "validation", "train" or ""."""
+        """The split on which a plateau schedule needs more than the training loss: "validation", "train" or ""."""
         if self.settings.name != "plateau":
             return ""
         if self.settings.split == "train" and self.monitor == "loss":
@@ -219,7 +220,7 @@ class LearningRate:
         """Pass the metrics of an epoch to a plateau schedule.
 
         Args:
-            row: "epoch", "train_loss", and metrics by name prefixed with "val" or "train" and an underscore.
+            row: "epoch", "train_loss", and metrics with the prefix "val_" or "train_".
         """
         if self.settings.name != "plateau":
             return
@@ -252,8 +253,8 @@ class Average:
 
     Args:
         network: the network.
-        decay: share of the average that each step keeps; less at first, (1 + step)/(10 + step), so that the starting
-            weights are soon forgotten. None for the mean of the weights at all updates.
+        decay: share of the average that each step keeps. At first it is smaller, (1 + step)/(10 + step), so that the
+            initial weights are soon forgotten. None for the plain mean of the weights at all updates.
 
     >>> net = nn.Linear(1, 1)
     >>> average = Average(net, 0.5)
@@ -269,7 +270,7 @@ class Average:
     @checked(decay=SHARE | None)
     def __init__(self, network: nn.Module, decay: float | None) -> None:
         if decay is not None and not 0 < decay < 1:
-            raise ValueError(f"decay must lie between 0 and 1, got {decay}")
+            raise ValueError(f"decay must be above 0 and below 1, got {decay}")
         self.decay, self.steps, self.network = decay, 0, network
         self._live = [(name, t) for name, t in network.state_dict(keep_vars=True).items() if t.is_floating_point()]
         self.shadow = {name: t.detach().clone() for name, t in self._tensors()}
@@ -279,14 +280,14 @@ class Average:
 
     @torch.no_grad()
     def update(self) -> None:
-        """Add the present weights to the average."""
+        """Add the current weights to the average."""
         self.steps += 1
         if self.decay is None:
             decay = (self.steps - 1) / self.steps
         else:
             decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         live = [t.detach() for _, t in self._tensors()]
-        # Parameters that are divided among processes, and buffers, which never are, do not go in one list.
+        # A list of tensors must not mix sharded parameters with buffers, which are never sharded.
         for kind in {type(t) for t in live}:
             pairs = [(s, t) for s, t in zip(self.shadow.values(), live, strict=True) if type(t) is kind]
             torch._foreach_lerp_([s for s, _ in pairs], [t for _, t in pairs], 1 - decay)

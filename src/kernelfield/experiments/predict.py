@@ -21,7 +21,7 @@ from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
 from .processes import split_over
 from .run import Run, make_task
-from .sample_files import ENDINGS, ask, check_samples, prepare_samples, read_file
+from .sample_files import ENDINGS, check_samples, prepare_samples, read_file, with_queries
 from .settings import SELECT
 from .task import takes_argument
 
@@ -38,19 +38,19 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedRun", "find_files"]
 
-#: samples that are predicted at once, unless the recipe says
+#: samples per batch, unless the recipe sets it
 BATCH = 64
 
 
 class TrainedRun:
     """A trained network, its preprocessing and its predictions. :func:`kernelfield.load_run` returns one.
 
-    Nothing but the folder of the run is read.
+    Only the folder of the run is read.
 
     Args:
-        folder: of the run.
-        select: which weights: "best" by validation, "last", or "average" of the last epochs; as the run's recipe
-            says if not given.
+        folder: folder of the run.
+        select: weights to use: "best" by validation, "last", or "average" of the last epochs; by default those that the
+            recipe selects.
         data: folder or file of the training data, for a run that does not store its preprocessing.
         mesh: processes that share every sample; see :func:`~.processes.context_mesh`.
 
@@ -91,10 +91,10 @@ class TrainedRun:
     def prepare(
         self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
     ) -> Batch:
-        """Return samples as the network takes them: normalised, with missing values masked.
+        """Return samples in the form that the network takes: normalised, with missing values masked.
 
         Args:
-            inputs: (n, channels, ...) samples as they are stored in files; NaN is a missing value.
+            inputs: (n, channels, ...) raw samples; NaN is a missing value.
             coords: (n, points, dim) coordinates in training steps, for runs on irregular times or points.
             mask: (n, ...) whether a position was observed.
             step: sampling step in training steps.
@@ -120,17 +120,18 @@ class TrainedRun:
             source: an array (n, channels, ...); or a file, a folder, a pattern such as ``"new/*.wav"``, or a list of
                 these; see :func:`find_files`.
             step: sampling step of the inputs in training steps.
-            at: where to predict, for networks with an output at each position. Of series with times: times in the unit
-                of the file, as numbers, as text "0.5,1,2", or as a file of columns ``time`` and perhaps ``id``.
-                Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or an .npy file of them.
-            raw: take inputs as they are, without the preparation of the run.
-            on_batch: called after each batch with the number of files done and of all files.
+            at: positions at which to predict, for networks with an output at each position. For series with times:
+                times in the unit of the file, as numbers, as text "0.5,1,2", or as a file with the columns ``time``
+                and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or
+                an .npy file of them.
+            raw: whether to use inputs without the preparation of the run.
+            on_batch: called after each batch with the number of files so far and of all files.
 
         Returns:
-            For each sample ``class``, its ``probability`` and the ``probabilities`` of all classes by name; or
-            ``values`` of a regression; or ``classes`` at each position. ``file`` and ``sample``, its number in the
-            file, say where it comes from. With ``at``, there is one for each sample and query, with its ``time`` or
-            ``place``, and with the ``series``, its id in the file.
+            A dictionary for each sample with ``class``, its ``probability`` and the ``probabilities`` of all classes by
+            name; or with the ``values`` of a regression; or with the ``classes`` at each position. ``file`` and
+            ``sample``, the number in the file, identify the sample. With ``at``, there is one dictionary for each
+            sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in the file.
         """
         data = None if raw else self.data
         queries = self._queries(at)
@@ -138,7 +139,7 @@ class TrainedRun:
         if not isinstance(source, (str, Path, list, tuple)):
             batch = check_samples(Batch(torch.as_tensor(source), step=step), self.recipe, data, "inputs")
             if queries is not None:
-                batch = ask(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
+                batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
             return [part for _, sample, row in rows for part in _each_query(row, asked.get(""), sample)]
         files = find_files(source)
@@ -157,27 +158,27 @@ class TrainedRun:
         return found
 
     def _queries(self, at: Any) -> QueryTimes | None:
-        """Return the times asked for; raise if the network needs some, or takes none."""
+        """Return the query times; raise a ValueError if the network needs them, or takes none."""
         if at is None:
             if self.recipe.shape.queries:
                 raise ValueError(
-                    "at must give the times to predict at, since the run predicts at query times; got None"
+                    "at must be the times at which to predict, since the run predicts at query times; got None"
                 )
             return None
         kind = self.recipe.model["name"]
         readout = {**options_of(kind), **self.recipe.model}.get("readout")  # some names fix it
         if not takes_argument(self.network, "at") or readout != "dense":
-            raise ValueError(f"at must be None for a network with one prediction for each sample, {kind}, got {at!r}")
+            raise ValueError(f"at must be None for {kind}, which has one prediction per sample, got {at!r}")
         if isinstance(at, (str, Path)):
             return read_queries(at)
         return QueryTimes(torch.as_tensor(at).double().numpy())
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """Yield file, number in the file and prediction of each sample, a batch at a time."""
+        """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
         scale = None
-        if data is None and self.recipe.data.get("standardize"):  # outputs are in the unit of the targets all the same
+        if data is None and self.recipe.data.get("standardize"):  # prepared samples too have predictions in the unit
             scale = self.data.test.batch(slice(0, 0)).scale
         for batch, places in _batches(read, size):
             with torch.no_grad():
@@ -211,7 +212,7 @@ class TrainedRun:
 
 
 def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None, sample: int) -> list[dict[str, Any]]:
-    """Return a prediction at several places as one row for each of them; padded ones are left out."""
+    """Return a prediction at several queries as one row per query, without padded ones."""
     if asked is None:
         return [row]
     key, places = asked[sample]
@@ -225,10 +226,10 @@ def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None,
 
 
 def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
-    """Return the files that are meant by a file, a folder, a pattern, a list of files, or several of these.
+    """Return the files that a file, a folder, a pattern, a list of files, or several of these stand for.
 
-    A folder stands for all files in it that can be read, sorted; a pattern such as ``"new/**/*.png"`` for the files
-    that match; a .txt file for the files that it lists, one per line, relative to its own folder.
+    A folder stands for all readable files in it, sorted; a pattern such as ``"new/**/*.png"`` for the files that match;
+    a .txt file for the files that it lists, one per line, relative to its own folder.
     """
     if not isinstance(source, (str, Path)):
         return [path for part in source for path in find_files(part)]
@@ -245,12 +246,12 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
     else:
         return [path]
     if not found:
-        raise FileNotFoundError(f"file must name files that can be read ({', '.join(ENDINGS)}), got none in {source}")
+        raise FileNotFoundError(f"file must stand for readable files ({', '.join(ENDINGS)}), got none in {source}")
     return found
 
 
 def _batches(read: Iterable[tuple[str, Batch]], size: int) -> Iterator[tuple[Batch, list[tuple[str, int]]]]:
-    """Yield samples in batches of at most ``size``, and the file and number of each; small files share a batch."""
+    """Yield batches of at most ``size`` samples, with the file and number of each sample; small files share a batch."""
     held: list[Batch] = []
     places: list[tuple[str, int]] = []
     for file, batch in read:

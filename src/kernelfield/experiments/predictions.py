@@ -1,4 +1,4 @@
-"""Predictions as lines of text, as CSV and as JSON."""
+"""Predictions as text, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ __all__ = ["check_out", "prediction_line", "prediction_table", "write_prediction
 
 
 def check_out(path: Path | None) -> None:
-    """Raise if predictions cannot be written to a path, before anything is predicted."""
+    """Raise a ValueError if predictions cannot be written to a path."""
     if path is None:
         return
     if path.suffix.lower() not in (".csv", ".json"):
         raise ValueError(f"out must end in .csv or .json, got {path}")
     if not path.parent.is_dir():
-        raise ValueError(f"out must lie in a folder that exists, got {path}")
+        raise ValueError(f"out must lie in an existing folder, got {path}")
 
 
 def write_predictions(path: Path, rows: list[dict[str, Any]]) -> None:
-    """Write predictions as CSV or JSON, by the ending of the file."""
+    """Write predictions as CSV or JSON, depending on the ending of the file."""
     write_text(path, to_json(rows) + "\n" if path.suffix.lower() == ".json" else prediction_table(rows))
 
 
 def prediction_table(rows: list[dict[str, Any]]) -> str:
-    r"""Return predictions as CSV: file, sample, class, probability, then a column for each class or value.
+    r"""Return predictions as CSV: file, sample, class, probability, then one column per class or value.
 
     >>> row = {"file": "a.wav", "sample": 0, "class": "no", "probability": 0.9}
     >>> print(prediction_table([{**row, "probabilities": {"no": 0.9, "yes": 0.1}}]), end="")
@@ -48,13 +48,13 @@ def prediction_table(rows: list[dict[str, Any]]) -> str:
 
 
 def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    """Return a prediction with one cell for each class or value."""
+    """Return a prediction with one cell per class or value."""
     cells = {key: value for key, value in row.items() if key not in ("probabilities", "values", "classes")}
     cells |= {f"p({name})": p for name, p in row.get("probabilities", {}).items()}
     for key in ("values", "classes"):
         found = row.get(key, [])
         if any(isinstance(value, list) for value in found):
-            raise ValueError("out must end in .json for predictions at each position of a plane, got .csv")
+            raise ValueError("out must end in .json for predictions at each position of an image, got .csv")
         cells |= {f"{key[:-1] if key == 'values' else 'class'} {i}": value for i, value in enumerate(found)}
     return cells
 

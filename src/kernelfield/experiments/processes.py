@@ -1,4 +1,4 @@
-"""Processes of a training: how they are launched and meet, share samples, and share the statistics of batch norms."""
+"""Processes of a training: their launch and rendezvous, shared samples, and synchronised batch norms."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ __all__ = [
     "wait_for_rendezvous",
 ]
 
-#: seconds that a process waits for the first one to answer
+#: seconds to wait for an answer of the first process
 PATIENCE = 60.0
 
 
@@ -42,7 +42,7 @@ def is_launched() -> bool:
 
 
 def launched_sizes() -> tuple[int, int] | None:
-    """Return the processes per machine and the machines that torchrun has started; None without torchrun."""
+    """Return the number of processes per machine and of machines that torchrun has started; None without torchrun."""
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     local = int(os.environ["LOCAL_WORLD_SIZE"])
@@ -50,18 +50,18 @@ def launched_sizes() -> tuple[int, int] | None:
 
 
 def launch(arguments: Sequence[str], processes: int, restarts: int = 0) -> int:
-    """Run ``kernelfield`` with these arguments as several processes of this machine, as torchrun does.
+    """Run the ``kernelfield`` command as several processes on this machine, like torchrun.
 
-    If a process dies, torch's launcher ends the others, and starts all of them again up to ``restarts`` times. A
-    training then resumes from its last checkpoint.
+    If a process dies, torch's launcher ends the others and restarts all of them up to ``restarts`` times. A training
+    then resumes from its last checkpoint.
 
     Args:
-        arguments: of the command.
-        processes: how many.
-        restarts: how often to start again.
+        arguments: arguments of the command.
+        processes: number of processes.
+        restarts: largest number of restarts.
 
     Returns:
-        The exit code of the first process that failed; 0 if none did. A line on standard error names it.
+        The exit code of the first process that failed; 0 if none did. A line on standard error names that process.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException  # noqa: PLC0415
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError  # noqa: PLC0415
@@ -87,16 +87,16 @@ def launch(arguments: Sequence[str], processes: int, restarts: int = 0) -> int:
         others = f"; the other {processes - 1} were ended" if processes > 1 else ""
         print(f"process {rank} of {processes} (pid {failure.pid}) {how}{others}", file=sys.stderr)  # noqa: T201
         return code if code > 0 else 128 - code
-    except SignalException as error:  # to this process; the launcher has ended the others
+    except SignalException as error:  # a signal to this process; the launcher has ended the others
         return 128 + error.sigval
     return 0
 
 
 def wait_for_rendezvous() -> None:
-    """Wait until the first process answers where the environment says it is; raise if it does not.
+    """Wait until the first process answers at MASTER_ADDR and MASTER_PORT; raise a ConnectionError if it does not.
 
-    The environment variables MASTER_ADDR, MASTER_PORT and RANK are those of torch.distributed. Without them, or on the
-    first process, there is nothing to wait for.
+    These environment variables and RANK are those of torch.distributed. Without them, and in the first process, the
+    function returns at once.
     """
     host, port, rank = (os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK"))
     if host is None or port is None or rank in (None, "0"):
@@ -118,7 +118,7 @@ def wait_for_rendezvous() -> None:
 
 
 def remaining_context(context: int, processes: int) -> int:
-    """Return how many processes share a sample after torchrun has restarted with fewer processes.
+    """Return the number of processes that share a sample after torchrun has restarted with fewer processes.
 
     >>> remaining_context(4, 8), remaining_context(4, 6)
     (4, 2)
@@ -127,7 +127,7 @@ def remaining_context(context: int, processes: int) -> int:
 
 
 def context_mesh(fabric: Fabric, context: int) -> DeviceMesh | None:
-    """Return the mesh of all processes, of which groups of ``context`` share their samples; None for groups of one."""
+    """Return a mesh of all processes in groups of ``context`` that share their samples; None for groups of one."""
     if fabric.world_size % context:
         raise ValueError(f"context must divide the number of processes, {fabric.world_size}, got {context}")
     if context == 1:
@@ -138,9 +138,9 @@ def context_mesh(fabric: Fabric, context: int) -> DeviceMesh | None:
 
 
 def split_over(network: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
-    """Return the network, which takes whole signals and computes them on all processes of a context group.
+    """Return a network that takes complete signals and processes them on all processes of a context group.
 
-    Gradients are not averaged here: Lightning's DDP and FSDP do that over all processes.
+    It does not average gradients; Lightning's DDP and FSDP do that over all processes.
     """
     if mesh is None:
         return network
@@ -150,9 +150,9 @@ def split_over(network: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
 
 
 def synchronise_norms(network: nn.Module) -> nn.Module:
-    """Let all batch norms of a network use the statistics of all processes in training; return the network.
+    """Make all batch norms of a network use the statistics of all processes in training; return the network.
 
-    Norms of torch become :class:`~kernelfield.layers.BatchNorm`, with the same parameters and statistics.
+    Batch norms of torch become :class:`~kernelfield.layers.BatchNorm`, with the same parameters and statistics.
 
     >>> network = synchronise_norms(nn.Sequential(nn.Conv1d(2, 3, 1), nn.BatchNorm1d(3)))
     >>> type(network[1]).__name__, network[1].synchronised

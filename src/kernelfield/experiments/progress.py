@@ -21,7 +21,7 @@ __all__ = ["LOGGERS", "Loggers", "duration", "progress_bar", "summary", "time_le
 
 #: names of loggers
 LOGGERS = ("csv", "tensorboard", "wandb")
-#: seconds between two lines of progress where there is no terminal
+#: seconds between two lines of progress outside a terminal
 LINE_SECONDS = 30.0
 
 
@@ -29,11 +29,11 @@ LINE_SECONDS = 30.0
 def progress_bar(title: str) -> Iterator[Callable[[Progress], None]]:
     """Yield a callback for ``on_progress`` of :func:`~.fitting.fit`.
 
-    In a terminal it draws a bar with loss, metrics, throughput and remaining time. Elsewhere it writes a line to
-    standard error after the first steps, which says how long the training will take, and one about every half minute.
+    In a terminal it draws a bar with loss, metrics, throughput and remaining time. Elsewhere it writes a line with the
+    expected time to standard error after the first steps, and another about every half minute.
 
     Args:
-        title: in front of the bar and of each line.
+        title: text before the bar or before each line.
     """
     from rich.console import Console  # noqa: PLC0415
 
@@ -72,7 +72,7 @@ def _bar(title: str, console: Any) -> Iterator[Callable[[Progress], None]]:
 
 
 class _Lines:
-    """Write progress as lines to standard error, the first at once and then one every ``LINE_SECONDS``."""
+    """Write progress as lines to standard error, the first at once, then one every ``LINE_SECONDS``."""
 
     def __init__(self, title: str) -> None:
         self.title, self.next = title, 0.0
@@ -89,16 +89,16 @@ class _Lines:
 
 
 def time_left(title: str, unit: str, *, quiet: bool = False) -> Callable[[int, int], None]:
-    """Return a callback for work of known size, which says on standard error how long it will take.
+    """Return a callback for work of known size, which writes the remaining time to standard error.
 
-    It is silent for the first seconds, and then writes a line about every half minute.
+    It is silent for the first seconds, then writes a line about every half minute.
 
     Args:
-        title: in front of each line.
-        unit: what is counted.
-        quiet: write nothing.
+        title: text before each line.
+        unit: name of the counted items.
+        quiet: whether to write nothing.
     """
-    first: list[tuple[float, int]] = []  # time and work done at the first call: what came before was preparation
+    first: list[tuple[float, int]] = []  # time and amount of work at the first call; the time before it was preparation
     due = [0.0]
 
     def callback(done: int, total: int) -> None:
@@ -138,7 +138,7 @@ def duration(seconds: float) -> str:
 
 
 def summary(result: dict[str, Any]) -> list[str]:
-    r"""Return the lines to print of a finished run: one per test, then its size and time.
+    r"""Return the lines to print for a finished run: one per test, then its size and time.
 
     >>> found = {"metric": "accuracy", "metrics": {"test": {"accuracy": 0.97}, "step 2.0": {"accuracy": 0.95}},
     ...          "parameters": 9263, "epochs": 15, "seconds": 61.2}
@@ -155,13 +155,13 @@ def summary(result: dict[str, Any]) -> list[str]:
             lines += _other_epochs(result)
     lines += [f"{_label(name, metric, dim)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
     if result.get("synthetic"):
-        lines.append("synthetic data: noise of the right shape, so these numbers mean nothing")
+        lines.append("trained on synthetic noise of the right shape, so these numbers mean nothing")
     lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
     return lines
 
 
 def _other_epochs(result: dict[str, Any]) -> list[str]:
-    """Return how the tested weights were selected, and the test metrics of the best and the last epoch."""
+    """Return the selection of the tested weights, and the test metrics of the best and the last epoch."""
     metric, chosen = result["metric"], result.get("chosen")
     if not isinstance(chosen, dict) or "epoch" not in chosen:
         return []
@@ -189,7 +189,7 @@ def _label(name: str, metric: str, dim: int) -> str:
         return f"test {metric}"
     if name == "step 2.0":
         return "same weights, every second sample" if dim == 1 else "same weights, half the resolution"
-    labels = {"step": "at {} times the step", "drop": "with a share of {} missing", "turn": "turned by {} degrees"}
+    labels = {"step": "at {} times the step", "drop": "with a share of {} missing", "turn": "rotated by {} degrees"}
     return labels[kind].format(f"{float(value):g}") if kind in labels and value else name
 
 
@@ -204,8 +204,8 @@ class Loggers:
 
     Args:
         names: any of "csv", "tensorboard" and "wandb".
-        folder: of the run.
-        title: of the experiment.
+        folder: folder of the run.
+        title: name of the experiment.
         settings: hyperparameters to log, nested mappings of plain values.
 
     >>> import tempfile
@@ -218,12 +218,12 @@ class Loggers:
         self.names = tuple(dict.fromkeys(check_choice("log", name, LOGGERS) for name in names))
         self._loggers = [_MAKE[name](folder / "logs", title) for name in self.names]
         for logger in self._loggers:
-            # The CSV logger of Fabric keeps no hyperparameters; recipe.yaml has them.
+            # Fabric's CSV logger does not store hyperparameters; recipe.yaml has them.
             if settings and not type(logger).__name__.startswith("CSV"):
                 logger.log_hyperparams(settings)
 
     def log(self, now: Progress) -> None:
-        """Log loss, learning rate and speed at a step, and the validation metrics of an evaluated epoch."""
+        """Log the loss, learning rate and speed at a step, and the validation metrics of an evaluated epoch."""
         values = {"train_loss": now.loss, "lr": now.lr, "samples_per_second": now.rate, "epoch": float(now.epoch)}
         values |= {f"val_{name}": value for name, value in now.metrics.items()}
         for logger in self._loggers:
@@ -233,7 +233,7 @@ class Loggers:
         """Log the test metrics of a finished run, if there are any, and close all loggers.
 
         Args:
-            result: of the run.
+            result: result of the run.
         """
         tests = {} if result is None else result["metrics"]
         values = {f"{test} {name}": value for test, metrics in tests.items() for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""Recipes: what to train, on which data, and how. One row of a family file per published experiment."""
+"""Recipes: data, network and training settings of an experiment; each published experiment has one."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ __all__ = [
 ]
 
 _NUMBERS = {"step": POSITIVE, "drop": RATE, "turn": FINITE, "speed": POSITIVE}
-#: further tests of a trained network: numbers, one or several, or options of the loader by name
+#: further tests of a trained network: one number or several, or options of the loader by name
 TESTS: dict[str, Kind] = {name: kind | ListOf(kind, least=0) for name, kind in _NUMBERS.items()}
 TESTS["data"] = MappingOf(DICT)
 
@@ -48,24 +48,24 @@ TESTS["data"] = MappingOf(DICT)
 )
 @dataclass(frozen=True)
 class Recipe:
-    """An experiment: data, network, and how to train it.
+    """An experiment: its data, network and training settings.
 
     Args:
-        name: of the row, or the name of its file without the suffix.
-        title: one line: the row of the published table.
-        chapter: of the thesis; 0 for none.
+        name: name of the recipe; that of its file without the suffix if the file has no name.
+        title: one line, which identifies the row of the published table.
+        chapter: chapter of the thesis; 0 for none.
         data: name of the data set and options of its loader.
-        shape: channels, size and task of the data; declared by the data set unless given.
-        model: name of the network, and arguments that replace its own.
+        shape: channels, size and task of the data; by default those that the data set declares.
+        model: name of the network, and arguments that replace its defaults.
         optimizer: optimiser and its settings.
-        schedule: of the learning rate.
-        training: length, batch size, precision and the like.
+        schedule: learning-rate schedule.
+        training: length, batch size, precision and similar settings.
         regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity", "wavelet"; or
             ``{weight: …}`` with further arguments.
-        metric: chooses the best epoch and is reported; the usual one of the task if not given.
+        metric: metric that selects the best epoch and is reported; by default the main metric of the task.
         published: published numbers by metric, in percent where the metric is a share.
-        test: further tests of the trained network: ``step``, ``drop``, ``turn`` and ``speed``, each a list; ``data``,
-            by name, other options of the loader, for a test at another resolution.
+        test: further tests of the trained network: lists of ``step``, ``drop``, ``turn`` and ``speed``; and ``data``,
+            other options of the loader by name of the test, for example for another resolution.
         notes: differences from the publication.
     """
 
@@ -85,17 +85,17 @@ class Recipe:
     notes: str = ""
 
     def __post_init__(self) -> None:
-        # The name becomes the name of a folder under runs/ and of a file under results/.
+        # The name is also the name of a folder under runs/ and of a file under results/.
         plain = self.name not in ("", ".", "..") and len(self.name.encode("utf-8", "replace")) <= 200
         if not plain or any(c in "/\\" or not c.isprintable() for c in self.name):
             raise ValueError(f"name must be the name of a file, without folders, got {self.name[:80]!r}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return nested mappings of plain values, every default written out."""
+        """Return nested mappings of plain values, with all defaults."""
         return dataclasses.asdict(self)
 
     def to_yaml(self) -> str:
-        """Return the recipe as text."""
+        """Return the recipe as YAML."""
         return write_yaml(self.to_dict())
 
 
@@ -105,7 +105,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
 
     Args:
         mapping: sections and their values.
-        where: its name in error messages.
+        where: name of the recipe in error messages.
 
     >>> recipe_from({"name": "a", "data": {"name": "digits"}, "model": {"name": "ccnn_4_140"}, "trainign": {}})
     Traceback (most recent call last):
@@ -115,30 +115,30 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
         shape = _declared_shape(mapping.get("data"), where)
         if shape is None:
             name = mapping["data"]["name"]
-            raise ValueError(f"{where}: shape must be given: only the files of data set {name!r} can tell it")
+            raise ValueError(f"{where}: shape must be given, because it depends on the files of data set {name!r}")
         mapping = {**mapping, "shape": shape}
-    made = _build(Recipe, mapping, where, "")
+    recipe = _build(Recipe, mapping, where, "")
     for section in ("data", "model"):
-        if not isinstance(getattr(made, section).get("name"), str):
+        if not isinstance(getattr(recipe, section).get("name"), str):
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
-    for kind, values in made.test.items():
+    for kind, values in recipe.test.items():
         if kind not in TESTS:
             raise ValueError(f"{where}: {kind!r} is not a key of test{_closest(str(kind), TESTS)}")
         if not TESTS[kind].accepts(values, {}):
             raise ValueError(f"{where}: test.{kind} must be {TESTS[kind].text()}, got {shown(values)}")
-    return made
+    return recipe
 
 
 @checked()
 def read_recipe(path: str | Path) -> Recipe:
-    """Return the recipe in a file; its name is the file's unless it has one."""
+    """Return the recipe in a file; without a name it gets that of the file."""
     path = Path(path)
     return recipe_from({"name": path.stem, **read_mapping(path)}, path.name)
 
 
 @checked()
 def find_recipe(name: str | Path) -> Recipe:
-    """Return a recipe by its path or, of those that come with the package, by its name.
+    """Return a recipe by its path, or a bundled recipe by its name.
 
     >>> find_recipe("digits").data["name"]
     'digits'
@@ -162,7 +162,7 @@ def find_recipe(name: str | Path) -> Recipe:
 
 @checked(pattern=TEXT)
 def list_recipes(pattern: str = "*") -> list[str]:
-    """Return the names of the recipes that come with the package, sorted.
+    """Return the names of the bundled recipes, sorted.
 
     >>> "digits" in list_recipes()
     True
@@ -172,7 +172,7 @@ def list_recipes(pattern: str = "*") -> list[str]:
 
 @checked(pattern=TEXT)
 def recipe_titles(pattern: str = "*") -> dict[str, str]:
-    """Return the titles of the recipes that come with the package, by name, sorted; each file is parsed once.
+    """Return the titles of the bundled recipes by name, sorted; each file is parsed once.
 
     >>> recipe_titles("digits")
     {'digits': 'Bundled digits read as a sequence, a small CCNN'}
@@ -184,9 +184,9 @@ def recipe_titles(pattern: str = "*") -> dict[str, str]:
 
 @checked(settings=ListOf(TEXT, least=0) | DICT)
 def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
-    """Return ``recipe`` with values replaced: ``a.b=c``, where c is read as in a recipe's file.
+    """Return ``recipe`` with values replaced by settings ``a.b=c``, where c is parsed as in a recipe file.
 
-    Another optimiser or schedule does not inherit what only the recipe's own has, such as the milestones of "steps".
+    Another optimiser or schedule does not inherit settings that it does not have, such as the milestones of "steps".
 
     >>> with_settings(find_recipe("digits"), ["training.epochs=3"]).training.epochs
     3
@@ -212,7 +212,7 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     for key, value, setting in of_data:
         _assign(mapping, key, value, setting)
     if declared:
-        # Under other options, the data set may declare another shape.
+        # With other options, the data set may declare another shape.
         mapping["shape"] = _declared_shape(mapping["data"], where) or mapping["shape"]
     for section, kind in (("optimizer", Optimizer), ("schedule", Schedule)):
         name = next((value for key, value, _ in reversed(pairs) if key == f"{section}.name"), None)
@@ -223,12 +223,12 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     for key, value, setting in pairs:
         if not key.startswith("data."):
             _assign(mapping, key, value, setting)
-    # Checked once all are set: some settings are valid only together, such as a schedule and its milestones.
+    # Checked after all are set: some settings are valid only together, such as a schedule and its milestones.
     return recipe_from(mapping, where)
 
 
 def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:
-    """Set ``a.b=c`` in nested mappings; sections below the first level may be new."""
+    """Set ``a.b=c`` in nested mappings; only sections below the first level may be new."""
     inner: Any = mapping
     *path, last = key.split(".")
     for part in path:
@@ -241,12 +241,12 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
     inner[last] = value
 
 
-#: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` reads for every loader
+#: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` handles for every loader
 _GENERAL = ("name", "drop", "augment", "step", "subsample", "share")
 
 
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
-    """Return the shape that the data set of section ``data`` declares, if it does."""
+    """Return the shape that the data set of section ``data`` declares, or None."""
     from ..data.registry import data_shape  # noqa: PLC0415
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
@@ -258,7 +258,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
         raise ValueError(f"{where}: data: {error}") from None
     if shape is None:
         return None
-    # Where samples are dropped, one more channel says which.
+    # If positions are dropped, one more channel marks the observed ones.
     drop, every = data.get("drop") is not None, data.get("subsample") or 1
     size = [-(-n // every) for n in shape.size] if Int(1).accepts(every, {}) else shape.size
     return dataclasses.asdict(dataclasses.replace(shape, in_channels=shape.in_channels + drop, size=size))
@@ -313,7 +313,7 @@ def _value(hint: Any, value: Any, where: str, path: str) -> Any:
 _NOUNS = {
     int: "an int",
     float: "a number",
-    str: "a text",
+    str: "a string",
     bool: "true or false",
     type(None): "null",
     list: "a list",

@@ -1,4 +1,4 @@
-"""Recipe files: one recipe, or a family of them, a ``base`` and ``rows`` that differ from it.
+"""Recipe files, which hold one recipe or a family: a ``base``, and ``rows`` that differ from it.
 
 .. code-block:: yaml
 
@@ -12,8 +12,8 @@
         published: {accuracy: 99.72}
         model: {omega_0: 2976.49}
 
-A row is the base with the row's values in place of the base's, section by section. Names of rows stand alone on lines
-indented by two spaces, so that a row is found without parsing every family.
+A row is the base with the row's values in place of the base's, section by section. The name of a row stands alone on a
+line with an indentation of two spaces, so a row is found without parsing every family.
 
 Recipes are YAML with plain values, without duplicate keys, aliases or tags. Numbers, booleans and null follow YAML
 1.2, in which ``1e-6`` is a number and ``no`` is a word.
@@ -50,7 +50,7 @@ _ROW = re.compile(r"^  ([\w.-]+):$", re.MULTILINE)
 
 
 def bundled_names() -> dict[str, Path]:
-    """Return the file of every recipe that comes with the package, by the recipe's name.
+    """Return the file of every bundled recipe by the name of the recipe.
 
     >>> bundled_names()["digits"].name
     'digits.yaml'
@@ -62,12 +62,12 @@ def bundled_names() -> dict[str, Path]:
 
 
 def find_mapping(name: str) -> dict[str, Any] | None:
-    """Return the settings of a recipe that comes with the package, or None; only its own family is parsed.
+    """Return the settings of a bundled recipe, or None; only its own family is parsed.
 
     >>> find_mapping("digits")["data"]["name"], find_mapping("digit")
     ('digits', None)
     """
-    # Families begin with their chapter, as the names of their rows do.
+    # Names of families and of rows both begin with the chapter.
     for path in sorted(FOLDER.glob(f"{name.partition('-')[0]}*.yaml")):
         text = path.read_text(encoding="utf-8")
         if name in _names(path, text):
@@ -85,7 +85,7 @@ def family_rows(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def recipe_text(path: Path) -> str:
-    """Return the text of a recipe's file; see :func:`~kernelfield.data.io.files.max_recipe_bytes`."""
+    """Return the text of a recipe file of at most :func:`~kernelfield.data.io.files.max_recipe_bytes` bytes."""
     most = max_recipe_bytes()
     with open_file(path) as file:
         raw = file.read(most + 1)
@@ -100,7 +100,7 @@ def recipe_text(path: Path) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Return the settings of the one recipe in a file."""
+    """Return the settings of the single recipe in a file."""
     rows = family_rows(path)
     if list(rows) != [path.stem]:
         raise ValueError(f"{path.name}: must hold one recipe, got a family of {len(rows)}: {', '.join(rows)}")
@@ -108,7 +108,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def merge(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return ``base`` with the values of ``change`` in place of its own, mapping by mapping.
+    """Return ``base`` with its values replaced by those of ``change``, mapping by mapping.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": [1]}, {"a": {"c": 3}, "d": [2, 3]})
     {'a': {'b': 1, 'c': 3}, 'd': [2, 3]}
@@ -127,7 +127,7 @@ def _names(path: Path, text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(name: str, text: str) -> dict[str, Any]:
-    """Return the content of a file. A family is read once for all its rows; callers must not change it."""
+    """Return the content of a file. A family is parsed once for all its rows; callers must not change the result."""
     return read_yaml(text, name)
 
 
@@ -173,7 +173,7 @@ def _mapping(loader: Any, node: Any) -> dict[str, Any]:
     seen: set[str] = set()
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):
-            raise yaml.constructor.ConstructorError(None, None, "a key must be a word", key.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, "a key must be a plain value", key.start_mark)
         if key.value in seen:
             raise yaml.constructor.ConstructorError(None, None, f"{key.value} is given twice", key.start_mark)
         seen.add(key.value)
@@ -184,7 +184,7 @@ _Loader.add_constructor("tag:yaml.org,2002:map", _mapping)
 for _tag, (_pattern, _first) in _PLAIN.items():
     for _kind in (_Loader, _Dumper):
         _kind.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"(?:{_pattern})$"), _first)
-# A list of plain values stands on one line, a mapping on several.
+# A list of plain values takes one line, a mapping several.
 _Dumper.add_representer(
     list, lambda dumper, values: dumper.represent_sequence("tag:yaml.org,2002:seq", values, flow_style=True)
 )
@@ -197,7 +197,7 @@ def read_yaml(text: str, name: str = "<text>") -> dict[str, Any]:
 
     Args:
         text: YAML.
-        name: of the file, for errors.
+        name: name of the file, for errors.
 
     >>> read_yaml("model:\n  name: ccnn_4_140   # of chapter 3\n  dropout: 1e-1\nsizes: [1, 2.5, x]\n")
     {'model': {'name': 'ccnn_4_140', 'dropout': 0.1}, 'sizes': [1, 2.5, 'x']}
@@ -219,7 +219,7 @@ def parse_value(text: str) -> Any:
     [3, 0.001, True, None, '07', [1, [2]], {'a': 1}, 'ab c']
     """
     text = text.strip()
-    # Outside quotes and brackets, punctuation belongs to the words.
+    # Without quotes and brackets, a text with punctuation is a string and not YAML.
     return _load(text, repr(text)) if re.match(r"[\[{'\"]|([-+]?\.?\w[-+.\w]*|~|)$", text) else text
 
 
@@ -244,12 +244,16 @@ def _load(text: str, name: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = min(mark.line, text.rstrip().count("\n")) + 1 if mark else 1
         raise ValueError(f"{name}, line {line}: {error.problem or error.context}") from None
-    except (yaml.YAMLError, ValueError, OverflowError) as error:  # also a number of thousands of digits
+    except (
+        yaml.YAMLError,
+        ValueError,
+        OverflowError,
+    ) as error:  # includes the error for a number with thousands of digits
         raise ValueError(f"{name}: {error}") from None
 
 
 def _check_events(text: str) -> None:
-    """Raise at an alias, which can stand for any amount of data, at a tag, and at nesting beyond the limit."""
+    """Raise an error at an alias, which can stand for any amount of data, at a tag, and at nesting beyond the limit."""
     depth, most = 0, max_recipe_depth()
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):

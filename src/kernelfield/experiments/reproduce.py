@@ -1,4 +1,4 @@
-"""Train rows of the published tables and write their results."""
+"""Training of rows of the published tables, and their results."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = ["FAILURES", "Row", "outcome_result", "recipes_of", "reproduce", "repr
 
 
 def recipes_of(what: str) -> list[str]:
-    """Return the recipes of a chapter, of a pattern, or the one of a name.
+    """Return the names of the recipes of a chapter, of a pattern, or of a single name.
 
     >>> "ch03-smnist-ccnn-4-140" in recipes_of("3")
     True
@@ -46,7 +46,7 @@ def recipes_of(what: str) -> list[str]:
     if what.isdigit():
         names = [n for n in list_recipes() if n.startswith(f"ch{int(what):02d}-")]
         if not names:
-            raise ValueError(f"chapter must have recipes, got {what}")
+            raise ValueError(f"chapter must be one with recipes, got {what}")
         return names
     names = list_recipes(what)
     return names or [find_recipe(what).name]
@@ -54,14 +54,14 @@ def recipes_of(what: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of a table: a recipe and how to run it.
+    """A row of a table: a recipe and its settings.
 
     Args:
-        recipe: its name.
-        settings: values to replace in the recipe; written to the result.
-        seeds: how many seeds to average over.
-        folds: values to average over: of ``data.fold`` in a cross-validation, of ``data.image`` for photographs.
-        note: differences from the publication, written to the result.
+        recipe: name of the recipe.
+        settings: values to replace in the recipe; the result records them.
+        seeds: number of seeds to average over.
+        folds: values to average over, of ``data.fold`` in a cross-validation or of ``data.image`` for photographs.
+        note: differences from the publication; the result records them.
         options: further arguments of :func:`~.fitting.fit`, such as ``folder``.
     """
 
@@ -82,13 +82,13 @@ class Row:
 
     @property
     def several(self) -> str:
-        """What the result is a mean over: seeds, folds or photographs."""
+        """The kind of runs that the result averages: seeds, folds or photographs."""
         if not self.folds:
             return "seeds"
         return "photographs" if find_recipe(self.recipe).data["name"] == "photograph" else "folds"
 
     def folder(self, runs: Path) -> Path:
-        """Return the folder of the row: a run, or one that holds a run for each seed or fold."""
+        """Return the folder of the row, which is a run or holds a run for each seed or fold."""
         return runs / self.resolved().name
 
     def jobs(self, runs: Path, on_progress: Callable[[Progress], None] | None = None) -> dict[int, Job]:
@@ -128,23 +128,23 @@ def reproduce(
 ) -> dict[str, Any]:
     """Run a recipe and write its result, or its failure, to ``results/name.json``.
 
-    A finished result is never lost. If a run fails, the finished result stays and the failure is only returned, with
-    the file that stays under ``kept``. A new finished result replaces the old one, which moves to ``results/former/``;
-    its new place is returned under ``former``.
+    A finished result is never lost. If a run fails, an earlier finished result stays; the failure is only returned, and
+    its key ``kept`` names the file that stays. A new finished result replaces the old one, which moves to
+    ``results/former/``; the key ``former`` of the returned result names that file.
 
     Args:
-        name: of the recipe.
+        name: name of the recipe.
         results: folder of all results.
-        runs: folder of runs; an interrupted one continues.
-        settings: values to replace in the recipe; written to the result.
-        note: differences from the publication, written to the result.
-        folds: values of ``data.fold`` of a cross-validation, or of ``data.image`` for photographs: one run for each,
-            and their mean.
-        seeds: how many seeds to train side by side; the result is their mean.
-        synthetic: train on synthetic data, to try the command; run and result go to the folders ``synthetic`` in
-            ``runs`` and ``results``.
+        runs: folder of runs; an interrupted run continues.
+        settings: values to replace in the recipe; the result records them.
+        note: differences from the publication; the result records them.
+        folds: values of ``data.fold`` in a cross-validation, or of ``data.image`` for photographs; each has a run, and
+            the result is their mean.
+        seeds: number of seeds to train side by side; the result is their mean.
+        synthetic: whether to train on synthetic data, to try the command; run and result go to the folders
+            ``synthetic`` in ``runs`` and ``results``.
         fabric: device; see :func:`~.fitting.make_fabric`.
-        on_progress: called from time to time.
+        on_progress: called regularly.
         options: further arguments of :func:`~.fitting.fit`.
     """
     row = Row(name, tuple(settings or ()), seeds, tuple(folds), note, {**options, "synthetic": synthetic})
@@ -173,21 +173,22 @@ def reproduce_rows(
 ) -> list[dict[str, Any]]:
     """Run several rows side by side; write the result of each as soon as its last seed or fold ends.
 
-    A row that was interrupted has the status "interrupted" and is not written.
+    An interrupted row has the status "interrupted" and is not written.
 
     Args:
-        rows: what to run.
+        rows: the rows to run.
         results: folder of results, one JSON file per row.
         runs: folder of runs.
         fabric: device; see :func:`~.fitting.make_fabric`.
-        at_once: how many trainings run at a time; all if not given.
-        on_progress: called with a row and its progress, over all its seeds or folds. What it raises ends the training.
+        at_once: number of trainings that run at the same time; by default all.
+        on_progress: called with a row and its progress over all its seeds or folds. An exception in it ends the
+            training.
         on_result: called with each row and its result as soon as it is written.
     """
     from .fitting import fit_many  # noqa: PLC0415
 
     target = Path(results)
-    target.mkdir(parents=True, exist_ok=True)  # before the work
+    target.mkdir(parents=True, exist_ok=True)  # an error here comes before the training
     jobs = [
         (row, key, job)
         for row in rows
@@ -215,7 +216,7 @@ def reproduce_rows(
 
 
 def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[str, Any]:
-    """Return the result of a row from those of its runs, and write it unless the row was interrupted."""
+    """Return the result of a row from the results of its runs, and write it unless the row was interrupted."""
     each = dict(sorted(each.items()))
     result = combine_results(each, row.several) if len(each) > 1 else next(iter(each.values()))
     result["settings"] = list(row.settings)
@@ -228,32 +229,32 @@ def _combined(row: Row, each: dict[int, dict[str, Any]], target: Path) -> dict[s
 def _write(result: dict[str, Any], path: Path) -> dict[str, str]:
     """Write a result, unless it failed and a finished one exists; return the path of an earlier result, if any."""
     before = read_json(path) if path.exists() else {}
-    said = {}
+    replaced = {}
     if before.get("status") == "done":
         if result["status"] != "done":
             return {"kept": str(path)}
         if _without_notes(before) != _without_notes(json.loads(to_json(result))):
-            said["former"] = str(_put_aside(path))
+            replaced["former"] = str(_archive(path))
     write_json(path, result)
-    return said
+    return replaced
 
 
 def _without_notes(result: dict[str, Any]) -> dict[str, Any]:
-    """Return a result without its notes, which may change although the run is the same."""
+    """Return a result without its notes, which may change while the run stays the same."""
     return {key: value for key, value in result.items() if key != "notes"}
 
 
-def _put_aside(path: Path) -> Path:
-    """Copy a result to the folder ``former`` beside it, under its name and the next free number; return the copy."""
+def _archive(path: Path) -> Path:
+    """Copy a result to the folder ``former`` next to it, with the next free number in its name; return the copy."""
     folder = path.parent / "former"
     folder.mkdir(exist_ok=True)
     copies = (folder / f"{path.stem}-{n}.json" for n in itertools.count(1))
     copy = next(copy for copy in copies if not copy.exists())
-    write_bytes(copy, path.read_bytes())  # a copy, so that there is a result in its place at any time
+    write_bytes(copy, path.read_bytes())  # a copy, so that the result itself exists at any time
     return copy
 
 
-#: errors of a training that are written as the result of its row
+#: errors of a training that become the result of its row
 FAILURES = (RuntimeError, ValueError, OSError)
 
 

@@ -1,4 +1,4 @@
-"""Results beside the published numbers: one row as lines, a folder of rows as a table."""
+"""Comparison of results with published numbers: lines for one row, a table for a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .run_files import read_json
 
 __all__ = ["compare", "result_lines", "results_table", "shown"]
 
-#: metrics that are shares, shown in percent
+#: metrics between 0 and 1, shown in percent
 SHARES = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")
 COLUMNS = (
     *("chapter", "experiment", "recipe", "metric", "published", "ours"),
@@ -21,10 +21,10 @@ COLUMNS = (
 
 @checked()
 def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return published number, ours and the difference of each test of a finished result, in the published unit.
+    """Return the published number, ours and the difference for each test of a finished result, in the published unit.
 
     Args:
-        result: as :func:`~.reproduce.reproduce` returns it.
+        result: result of :func:`~.reproduce.reproduce`.
 
     >>> found = {"metric": "accuracy", "metrics": {"test": {"accuracy": 0.9055}}, "published": {"accuracy": 90.3}}
     >>> compare(found)
@@ -35,7 +35,7 @@ def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
     for test, values in result.get("metrics", {}).items():
         key = metric if test == "test" else f"{metric} {test}"
         if result.get("deviation") and test == "test":
-            # A mean over folds is compared with a published mean over folds, where there is one.
+            # A mean over folds is compared with the published mean over folds, if there is one.
             key = f"{metric} cross-validation" if "folds" in result else key
         theirs, ours = published.get(key), values.get(metric)
         if ours is not None and metric in SHARES:
@@ -55,7 +55,7 @@ def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
 
 @checked()
 def result_lines(result: dict[str, Any]) -> list[str]:
-    r"""Return the lines to print of a reproduced row: published, ours, the difference, and the cost of training.
+    r"""Return the lines to print for a reproduced row: published, ours, the difference, and the cost of the training.
 
     >>> found = {"status": "done", "metric": "accuracy", "metrics": {"test": {"accuracy": 0.9055}},
     ...          "published": {"accuracy": 90.3}, "parameters": 9263, "epochs": 15, "seconds": 61.2}
@@ -74,7 +74,7 @@ def result_lines(result: dict[str, Any]) -> list[str]:
             lines.append(f"{row['test']} {row['metric']}: published {theirs}, ours {ours}{difference}")
         lines += summary(result)[len(result["metrics"]) :]
     if "kept" in result:
-        lines.append(f"{result['kept']} stays: it holds a finished result")
+        lines.append(f"{result['kept']} is kept, because it holds a finished result")
     if "former" in result:
         lines.append(f"the previous result is now {result['former']}")
     return lines
@@ -82,10 +82,10 @@ def result_lines(result: dict[str, Any]) -> list[str]:
 
 @checked()
 def results_table(folder: str | Path) -> str:
-    """Return the results in a folder as a Markdown table: published, ours, epochs, seed, time, machine; failures too.
+    """Return the results and failures in a folder as a Markdown table: published, ours, epochs, seed, time, machine.
 
     Args:
-        folder: of JSON files as :func:`reproduce` writes them.
+        folder: folder of the JSON files that :func:`reproduce` writes.
     """
     found = [read_json(path) for path in sorted(Path(folder).glob("*.json"))]
     found.sort(key=lambda r: (r.get("chapter", 0), r["recipe"]))
@@ -101,7 +101,7 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
     start = f"| {result.get('chapter') or ''} | {{}} | `{result['recipe']}` | {{}} | {{}} | {{}} |"
     machine = result.get("machine", {}).get("device", "")
     if result.get("status") != "done":
-        # The first line of the error; the whole of it is in the JSON.
+        # The first line of the error; the JSON file has all of it.
         why = f"failed: {result.get('error', 'unknown').splitlines()[0]}".replace("|", "\\|")
         line = start.format(result.get("title", ""), metric, published.get(metric, ""), "failed")
         return [f"{line} | | | | {machine} | {'; '.join(filter(None, [why, remarks]))} |"]
@@ -127,7 +127,7 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
 def shown(metric: str, value: float | None) -> str:
     """Return a score as text: shares in percent, other metrics with four digits."""
     if value is None:
-        return "not known"
+        return "unknown"
     return f"{100 * value:.2f}" if metric in SHARES else f"{value:.4g}"
 
 

@@ -1,4 +1,4 @@
-"""Tests of a trained network on changed data: other resolutions and speeds, missing samples, rotated images."""
+"""Tests of a trained network on changed data: other resolutions and speeds, missing positions, rotated images."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
     from .recipe import Recipe
     from .task import Task
 
-__all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "turned", "with_dropped"]
+__all__ = ["at_speed", "at_step", "other_data_tests", "run_tests", "with_dropped", "with_rotation"]
 
 
 @dataclass(frozen=True)
 class Thinned(Batch):
-    """A batch in which only a share of the samples is observed.
+    """A batch in which only a share of the positions is observed.
 
     Args:
-        density: share of the samples that are observed.
+        density: share of observed positions.
     """
 
     density: float = 1.0
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return the keyword arguments of a network beside the inputs."""
+        """Return the keyword arguments of a network besides the inputs."""
         assert self.mask is not None
         density = torch.full(self.mask.shape, self.density, device=self.inputs.device)
         return {**super().sampling, "density": density}
@@ -65,23 +65,23 @@ def run_tests(
     device: torch.device | str = "cpu",
     skipped: dict[str, str] | None = None,
 ) -> dict[str, dict[str, float]]:
-    """Return metrics on changed test samples, by the change, such as ``"step 2.0"``.
+    """Return metrics on changed test samples, by name of the change, such as ``"step 2.0"``.
 
     Args:
         task: the trained task.
-        data: whose test split to change.
+        data: data with the test split to change.
         wanted: values by kind: ``step``, ``drop``, ``turn`` and ``speed``, each a number or a list of them.
-        batch: samples at once.
-        device: where to run.
-        skipped: if given, a test that the network cannot take is left out, and its reason written here; otherwise it
-            raises.
+        batch: samples per batch.
+        device: device on which to run.
+        skipped: if given, tests that the network cannot run are skipped, and the reasons are written here; otherwise
+            they raise.
     """
     found = {}
     split = data.test.to(device)
     for kind, values in wanted.items():
         if check_choice("test", kind, TESTS) == "data":
             continue  # other_data_tests loads these
-        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": turned, "speed": at_speed}
+        changes: dict[str, Any] = {"step": at_step, "drop": with_dropped, "turn": with_rotation, "speed": at_speed}
         change = changes[kind]
         for value in values if isinstance(values, (list, tuple)) else [values]:
             name = f"{kind} {float(value)}"
@@ -114,15 +114,15 @@ def other_data_tests(
     """Return metrics on test splits loaded with other options, by the names in ``test.data``.
 
     The step follows from the size: twice as many samples along an axis lie half as far apart. With ``subsample`` it is
-    the ratio of the two.
+    the ratio of the two values.
 
     Args:
         task: the trained task.
-        recipe: whose ``test.data`` to follow.
-        data: of the training.
-        batch: samples at once.
-        device: where to run.
-        skipped: as of :func:`run_tests`.
+        recipe: recipe with ``test.data``.
+        data: data of the training.
+        batch: samples per batch.
+        device: device on which to run.
+        skipped: see :func:`run_tests`.
         where: ``folder`` and ``download`` for :func:`recipe_data`.
     """
     found = {}
@@ -130,7 +130,7 @@ def other_data_tests(
         with _skipping(name, skipped):
             other = recipe_data(replace(recipe, data={**recipe.data, **options}), check=False, **where)
             steps = tuple(n / m for n, m in zip(data.size, other.size, strict=True))
-            if "subsample" in options:  # lengths are rounded; the clocks' ratio is not
+            if "subsample" in options:  # exact, while lengths are rounded
                 steps = (options["subsample"] / recipe.data.get("subsample", 1),)
             # A loader that trains and tests at different resolutions sets the step itself.
             known = other.test.step != 1.0
@@ -141,14 +141,14 @@ def other_data_tests(
 
 @checked(step=POSITIVE)
 def at_step(split: Split, step: float) -> Split:
-    """Resample a split at ``step`` times its present step: 2 halves the resolution, 0.5 doubles it.
+    """Resample a split at ``step`` times its current step: 2 halves the resolution, 0.5 doubles it.
 
-    A sequence at an integer step keeps every ``step``-th sample, as a slower clock would; at other steps it is
-    resampled through its spectrum. Images and volumes are resized with a low-pass filter. Data at points has no grid
-    and is refused.
+    A sequence at an integer step keeps every ``step``-th sample, without a low-pass filter; at other steps it is
+    resampled through its spectrum. Images and volumes are resized with a low-pass filter. Data at points have no grid
+    and are refused.
     """
     if split.coords is not None:
-        raise ValueError(f"step must be 1 for data at points, which has no grid; use drop; got {step}")
+        raise ValueError(f"step must be 1 for data at points, which have no grid (use drop instead), got {step}")
 
     def change(batch: Batch) -> Batch:
         space = batch.inputs.shape[2:]
@@ -167,14 +167,14 @@ def at_step(split: Split, step: float) -> Split:
         steps = tuple(s * n / m for s, n, m in zip(old, space, inputs.shape[2:], strict=True))
         return replace(batch, inputs=inputs, mask=mask, step=steps if len(set(steps)) > 1 else steps[0])
 
-    return _changed(split, change)
+    return _with_change(split, change)
 
 
 @checked(speed=POSITIVE)
 def at_speed(split: Split, speed: float) -> Split:
     """Return the split with its series played at another speed, as on a tape: 0.5 is half as fast and twice as long.
 
-    Unlike in :func:`at_step`, the network does not know the new step. Series are resampled through their spectrum;
+    Unlike with :func:`at_step`, the network does not get the new step. Series are resampled through their spectrum;
     above speed 1, frequencies beyond the Nyquist frequency are lost.
     """
     if split.coords is not None or split.inputs.dim() != 3:
@@ -188,7 +188,7 @@ def at_speed(split: Split, speed: float) -> Split:
             mask = mask[:, torch.arange(new, device=mask.device) * old // new]
         return replace(batch, inputs=resample(batch.inputs, new), mask=mask)
 
-    return _changed(split, change)
+    return _with_change(split, change)
 
 
 @checked(share=RATE)
@@ -202,15 +202,15 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
         shape = (len(batch), *batch.inputs.shape[2:])
         kept = (torch.rand(shape, generator=generator) >= share).to(batch.inputs.device)
         mask = kept if batch.mask is None else kept & batch.mask
-        # The rest also stands for the dropped positions, so that sums over samples keep their size.
+        # Observed positions also stand for dropped ones, so that sums over positions keep their magnitude.
         given = {f.name: getattr(batch, f.name) for f in fields(batch)}
         return Thinned(**{**given, "mask": mask}, density=1 - share)
 
-    return _changed(split, change)
+    return _with_change(split, change)
 
 
 @checked(degrees=FINITE)
-def turned(split: Split, degrees: float) -> Split:
+def with_rotation(split: Split, degrees: float) -> Split:
     """Return the split with its images rotated counterclockwise."""
     from ..data.transforms.rotate import rotate  # noqa: PLC0415
 
@@ -221,11 +221,11 @@ def turned(split: Split, degrees: float) -> Split:
         angles: Tensor = torch.full((len(batch),), math.radians(degrees), device=batch.inputs.device)
         return replace(batch, inputs=rotate(batch.inputs, angles))
 
-    return _changed(split, change)
+    return _with_change(split, change)
 
 
-def _changed(split: Split, change: Any) -> Split:
-    """Return the split with ``change`` applied after its own preparation."""
+def _with_change(split: Split, change: Any) -> Split:
+    """Return the split with ``change`` applied to each prepared batch."""
     prepare = split.prepare
     return replace(
         split, prepare=lambda batch, training: change(batch if prepare is None else prepare(batch, training))

@@ -35,15 +35,15 @@ __all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task", "netwo
 
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
-#: files that a report includes, if they exist
+#: files that a report includes if they exist
 PICTURES = ("confusion.json", "heard.json", "kernels.png", "attention.png", "worst.png", "card.png")
-#: beginning of the last line of a run's recipe: a comment with the checksum of all lines above it
+#: start of the last line of a run's recipe, a comment with the checksum of all lines above it
 _CHECKSUM = "# sha256 "
 
 
 @checked()
 def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
-    """Return the network of a recipe, for its data's shape, drawn from its seed.
+    """Return the network of a recipe for the shape of its data, initialised with its seed.
 
     >>> from kernelfield.experiments.recipe import find_recipe
     >>> sum(p.numel() for p in make_network(find_recipe("digits")).parameters())
@@ -58,7 +58,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
 
 
 def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any]:
-    """Return the arguments with which a recipe's network is created, for its data's shape."""
+    """Return the arguments of a recipe's network for the shape of its data."""
     shape = recipe.shape
     size = tuple(shape.size) if data is None else tuple(data.size)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
@@ -71,7 +71,7 @@ def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any
 
 @checked()
 def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
-    """Return the task of a recipe around a network; a language model that looks ahead is refused."""
+    """Return the task of a recipe for a network; raise a ValueError for a language model that is not causal."""
     from .causality import check_language_model  # noqa: PLC0415
     from .task import Task  # noqa: PLC0415
 
@@ -97,12 +97,12 @@ def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> T
 class Run:
     """The folder of a training.
 
-    Holds ``recipe.yaml`` as resolved, ``log.txt``, ``metrics.csv`` (a row per evaluated epoch), ``masks.csv`` (mask
-    widths over time), ``checkpoints/``, and, once it is finished, ``result.json``, ``kernels.png`` and ``report.html``;
-    ``synthetic.txt`` if it is a run on synthetic data.
+    It holds ``recipe.yaml`` with all settings, ``log.txt``, ``metrics.csv`` (a row per evaluated epoch), ``masks.csv``
+    (mask widths over time), ``checkpoints/``, and, when it is finished, ``result.json``, ``kernels.png`` and
+    ``report.html``; a run on synthetic data has ``synthetic.txt``.
 
     Args:
-        folder: where.
+        folder: path of the folder.
     """
 
     folder: Path
@@ -128,14 +128,14 @@ class Run:
         return (self.folder / SYNTHETIC).exists() or bool(self._result().get("synthetic", False))
 
     def path(self, name: str) -> Path:
-        """Return the path of a file or folder of the run, or raise if a symbolic link leads out of the run."""
+        """Return the path of a file or folder of the run; raise a ValueError if a link leads out of the run."""
         path, real = self.folder / name, (self.folder / name).resolve()
         if not real.is_relative_to(self.folder.resolve()):
             raise ValueError(f"{path} must lie in the run, found a symbolic link to {real}")
         return path
 
     def recipe(self) -> Recipe:
-        """Return the recipe as resolved."""
+        """Return the recipe with all settings."""
         if not self.exists:
             raise FileNotFoundError(f"run must be a folder with a recipe.yaml in it, got {self.folder}")
         path = self.path("recipe.yaml")
@@ -155,11 +155,11 @@ class Run:
         return self.result() if (self.folder / "result.json").exists() else {}
 
     def check(self, recipe: Recipe, *, synthetic: bool = False) -> None:
-        """Raise unless the folder is free for this run: empty, or with a run of the same recipe and data in it.
+        """Raise a ValueError unless the folder is empty or holds a run of the same recipe and data.
 
         Args:
-            recipe: to train by.
-            synthetic: whether on synthetic data, which must not be mistaken for a run on real data.
+            recipe: recipe of the training.
+            synthetic: whether the training is on synthetic data, which must not continue a run on real data.
         """
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"out must be a folder, new or existing, got the file {self.folder}")
@@ -169,16 +169,16 @@ class Run:
         changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
         if changed and not self.extended_by(recipe):
             what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
-            raise ValueError(f"{self.folder} holds a run of another recipe ({what}); name another folder")
+            raise ValueError(f"{self.folder} holds a run of another recipe ({what}); choose another folder")
         if self.synthetic != synthetic:
             kinds = {True: "synthetic data", False: "real data"}
             raise ValueError(
                 f"{self.folder} holds a run on {kinds[self.synthetic]}, which a run on {kinds[synthetic]} cannot "
-                "continue; name another folder, or remove this one"
+                "continue; choose another folder, or remove this one"
             )
 
     def extended_by(self, recipe: Recipe) -> bool:
-        """Whether a recipe asks for more epochs than the run has, and for nothing else; the run then continues."""
+        """Return whether a recipe differs from that of the run only by more epochs; the run can then continue."""
         if not self.exists:
             return False
         theirs = self.recipe()
@@ -191,14 +191,14 @@ class Run:
         self.check(recipe, synthetic=synthetic)
         self.folder.mkdir(parents=True, exist_ok=True)
         if self.extended_by(recipe) and self.path("result.json").exists():
-            # Before the recipe is written: a run of more epochs is not finished.
+            # Moved before the recipe is written: a run of more epochs is not finished.
             epochs = self.recipe().training.epochs
             self.path("result.json").replace(self.folder / f"result-after-{epochs}-epochs.json")
         remove_drafts(self.folder)
         for name in ("checkpoints", "logs", "log.txt", *PICTURES):
-            self.path(name)  # raises if it leads out of the run
-        if synthetic:  # before the recipe, by which a run is recognised
-            self.write(SYNTHETIC, "This run is on synthetic data of the recipe's shape: its numbers are no results.\n")
+            self.path(name)  # raises if a link leads out of the run
+        if synthetic:  # before the recipe, which marks the folder as a run
+            self.write(SYNTHETIC, "This run is on synthetic data of the recipe's shape: its numbers are not results.\n")
         text = recipe.to_yaml()
         self.write("recipe.yaml", f"{text}{_CHECKSUM}{_digest(text)}\n")
 
@@ -207,14 +207,14 @@ class Run:
         return write_text(self.folder / name, text, durable=durable)
 
     def write_rows(self, name: str, rows: list[dict[str, float]]) -> None:
-        """Write rows as CSV, with the columns of all rows in the order of their first appearance."""
+        """Write rows as CSV; the columns are those of all rows, in the order of their first appearance."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = [",".join(columns)]
         lines += [",".join(_number(row.get(key)) for key in columns) for row in rows]
         self.write(name, "\n".join(lines) + "\n", durable=False)
 
     def read_rows(self, name: str) -> list[dict[str, float]]:
-        """Return the rows of a CSV file of the run; none if there is no such file."""
+        """Return the rows of a CSV file of the run; an empty list if there is no such file."""
         path = self.path(name)
         if not path.exists():
             return []
@@ -232,9 +232,9 @@ class Run:
         """Return the trained network in evaluation mode.
 
         Args:
-            recipe: of the run, if it has been read already.
-            select: which weights: "best" by validation, "last", or "average" of the last epochs; by default what
-                ``training.select`` of the recipe says. Where there is no best epoch, or no average yet, the last one.
+            recipe: recipe of the run, if it has been read already.
+            select: weights to use: "best" by validation, "last", or "average" of the last epochs; by default
+                ``training.select`` of the recipe. If there is no best epoch, or no average yet, the last epoch.
         """
         recipe = self.recipe() if recipe is None else recipe
         network = make_network(recipe)
@@ -270,7 +270,7 @@ def machine(device: torch.device) -> dict[str, Any]:
 
 
 def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
-    """Return the model of the processor where Linux names it, and else its architecture."""
+    """Return the model name of the processor on Linux, otherwise its architecture."""
     if info.exists():
         for line in info.read_text(encoding="utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
@@ -279,7 +279,7 @@ def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
 
 
 def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``given`` that the named network takes: one on a group has neither dim nor size."""
+    """Return the arguments of ``given`` that the named network takes; networks on groups have no dim and no size."""
     import inspect  # noqa: PLC0415
 
     from ..models.registry import configuration  # noqa: PLC0415
@@ -287,7 +287,7 @@ def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
     chosen = configuration(name)
     parameters = inspect.signature(chosen.build).parameters
     takes_all = inspect.Parameter.VAR_KEYWORD in {p.kind for p in parameters.values()}
-    # Arguments that the name fixes, such as the size of point clouds, are changed by the recipe only.
+    # The data do not replace arguments that the name of the network fixes, such as the size of point clouds.
     fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
     return {key: value for key, value in given.items() if key not in fixed and (key in parameters or takes_all)}
 
@@ -307,5 +307,5 @@ def _number(value: float | None) -> str:
 def _difference(old: Any, new: Any) -> str:
     if isinstance(old, dict) and isinstance(new, dict):
         keys = [key for key in {**old, **new} if old.get(key) != new.get(key)]
-        return ", ".join(f"{key} {old.get(key)!r} there, {new.get(key)!r} here" for key in keys)
-    return f"{old!r} there, {new!r} here"
+        return ", ".join(f"{key} {old.get(key)!r} in the folder, {new.get(key)!r} in this recipe" for key in keys)
+    return f"{old!r} in the folder, {new!r} in this recipe"

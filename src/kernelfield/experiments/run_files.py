@@ -1,4 +1,4 @@
-"""Files of a run: a lock on its folder, and JSON with a checksum in which all numbers are finite."""
+"""Files of a run: a lock on its folder, and JSON with a checksum and only finite numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["FolderLock", "read_json", "to_json", "write_json"]
 
 try:
     import fcntl
-except ImportError:  # not on Windows, where folders are not locked
+except ImportError:  # Windows, where folders are not locked
     fcntl = None  # type: ignore[assignment]
 
 
@@ -30,10 +30,11 @@ _NAME = ".lock"
 
 
 class FolderLock:
-    """An exclusive lock on a folder. The system releases it when the process ends, however it ends.
+    """An exclusive lock on a folder. The system releases it when the process ends in any way.
 
     Args:
-        folder: the folder; :meth:`acquire` makes it, and :meth:`release` removes what was made if it is still empty.
+        folder: the folder; :meth:`acquire` creates it, and :meth:`release` removes a created folder that is still
+            empty.
 
     >>> import pathlib, tempfile
     >>> folder = pathlib.Path(tempfile.mkdtemp())
@@ -47,20 +48,20 @@ class FolderLock:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._file: int | None = None
-        #: folders that were made for the lock, the innermost first
-        self._made: list[Path] = []
+        #: folders that were created for the lock, the innermost first
+        self._created: list[Path] = []
 
     def acquire(self) -> None:
-        """Lock the folder, or raise at once if it is locked. A second call does nothing."""
+        """Lock the folder; raise a BlockingIOError at once if it is locked. A second call does nothing."""
         while self._file is None:
             missing = [path for path in (self.folder, *self.folder.parents) if not path.exists()]
             self.folder.mkdir(parents=True, exist_ok=True)
-            self._made = missing or self._made
+            self._created = missing or self._created
             try:
-                # A link in place of the lock is not followed.
+                # Do not follow a link in place of the lock.
                 file = os.open(self.folder / _NAME, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o644)
             except FileNotFoundError:
-                continue  # another process has just removed the folder that it had made
+                continue  # another process has just removed the folder that it had created
             try:
                 if fcntl is not None:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,19 +80,19 @@ class FolderLock:
                 os.close(file)
 
     def release(self) -> None:
-        """Release the lock; remove the folder if nothing but the lock was ever written to it."""
+        """Release the lock; remove a created folder that holds nothing but the lock."""
         if self._file is None:
             return
         with contextlib.suppress(OSError):
-            if self._made and [path.name for path in self.folder.iterdir()] == [_NAME]:
+            if self._created and [path.name for path in self.folder.iterdir()] == [_NAME]:
                 (self.folder / _NAME).unlink()
-                for path in self._made:
+                for path in self._created:
                     path.rmdir()  # raises if it is not empty
         os.close(self._file)
         self._file = None
 
     def _is_in_place(self, file: int) -> bool:
-        """Whether the locked file still is the one of the folder: another process may have removed it."""
+        """Return whether the locked file is still in the folder; another process may have removed it."""
         try:
             return os.path.samestat(os.fstat(file), (self.folder / _NAME).lstat())
         except FileNotFoundError:
@@ -109,7 +110,7 @@ def to_json(value: Any, indent: int | None = None) -> str:
 
     Args:
         value: nested mappings and lists of plain values.
-        indent: of nested values; everything is on one line if not given.
+        indent: indentation of nested values; None writes one line.
 
     >>> to_json({"auc": float("nan"), "accuracy": 0.5})
     '{"auc": null, "accuracy": 0.5}'
@@ -125,15 +126,15 @@ def write_json(path: Path, value: dict[str, Any], indent: int | None = 2) -> Pat
 
     Args:
         path: file to write.
-        value: as of :func:`to_json`; its keys are texts.
-        indent: of nested values.
+        value: see :func:`to_json`; its keys must be strings.
+        indent: indentation of nested values.
     """
     plain = json.loads(to_json(value))
     return write_text(path, to_json({**plain, CHECKSUM: _digest(plain)}, indent) + "\n")
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Return the mapping in a JSON file, compared with its checksum if it has one.
+    """Return the mapping in a JSON file; compare it with its checksum if it has one.
 
     >>> import pathlib, tempfile
     >>> path = pathlib.Path(tempfile.mkdtemp()) / "result.json"
@@ -144,7 +145,7 @@ def read_json(path: Path) -> dict[str, Any]:
     Traceback (most recent call last):
     ValueError: ...result.json is damaged: its content does not match its checksum
     """
-    with decoding(path, "a whole JSON file"):
+    with decoding(path, "a complete JSON file"):
         value = json.loads(read_bytes(path), parse_constant=_refuse_constant)
         if not isinstance(value, dict):
             raise ValueError(f"{path} must hold a JSON object, found {type(value).__name__}")  # noqa: TRY004
@@ -159,7 +160,7 @@ def _digest(value: dict[str, Any]) -> str:
 
 
 def _refuse_constant(name: str) -> None:
-    raise ValueError(f"the number {name}")
+    raise ValueError(f"expected finite numbers, found {name}")
 
 
 def _finite(value: Any) -> Any:

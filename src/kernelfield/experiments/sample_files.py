@@ -1,4 +1,4 @@
-"""Samples in files, read and prepared as the test samples of a run."""
+"""Samples from files, read and prepared like the test samples of a run."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from ..data.sets.series.long_table import QueryTimes
     from .recipe import Recipe
 
-__all__ = ["ask", "check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape"]
+__all__ = ["check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape", "with_queries"]
 
-#: endings of the files that hold samples
+#: endings of files with samples
 ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".parquet", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
 
 
@@ -35,8 +35,8 @@ def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.
 
     Args:
         path: see :func:`read_file`.
-        recipe: of the run.
-        data: of the run, or its metadata; None to take the samples as prepared already.
+        recipe: recipe of the run.
+        data: data of the run, or its metadata; None if the samples are prepared already.
         step: sampling step in training steps.
     """
     return prepare_samples(replace(read_file(path, recipe, data), step=step), data)
@@ -45,48 +45,48 @@ def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.
 def read_file(
     path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None = None, asked: list[Any] | None = None
 ) -> Batch:
-    r"""Return the samples in a file as they are stored, before their preparation.
+    r"""Return the raw samples in a file, before their preparation.
 
     Args:
-        path: a .npy array (samples, channels, \*space), or one sample of it; an .npz file of such ``inputs`` and
-            perhaps ``coords`` (samples, points, dim) in training steps and ``mask``; a .csv table of one series, rows
-            are steps and columns channels, or of several as
-            :func:`~kernelfield.data.sets.series.csv_series.csv_series` reads them, with labels or without; a .ts,
-            .tsv or .arff file; an image; a sound; or a point cloud. NaN is a missing value.
-        recipe: of the run.
-        data: of the run, or its metadata; None if the samples are prepared already.
-        at: times at which predictions are asked for: of series in the unit of their file, else in training steps.
-        asked: list that is given the id and the times of each sample, if ``at`` is given.
+        path: a .npy array (samples, channels, \*space) or a single sample; an .npz file with such ``inputs`` and,
+            optionally, ``coords`` (samples, points, dim) in training steps and ``mask``; a .csv table of one series,
+            with a row per step and a column per channel, or of several series in the format of
+            :func:`~kernelfield.data.sets.series.csv_series.csv_series`, with or without labels; a .ts, .tsv or .arff
+            file; an image; a sound; or a point cloud. NaN is a missing value.
+        recipe: recipe of the run.
+        data: data of the run, or its metadata; None if the samples are prepared already.
+        at: times at which to predict, in the unit of the file for series, otherwise in training steps.
+        asked: list to which the id and the query times of each sample are appended, if ``at`` is given.
     """
     if not path.exists():
-        raise FileNotFoundError(f"file must exist, got {path}")
+        raise FileNotFoundError(f"file must be an existing file, got {path}")
     shape = recipe.shape
     wanted = stored_shape(recipe, data)
     batch = _read(path, recipe, data, wanted, at, asked)
     if at is not None and batch.at is None:
-        batch = ask(batch, at, len(shape.size), asked)
+        batch = with_queries(batch, at, len(shape.size), asked)
     if shape.irregular and batch.coords is None:
         raise ValueError(
-            f"file must give the coordinates of its samples, since the run is on irregular times or points: a .csv of "
-            f"columns id, time, channel and value, a .ts file with time stamps, or an .npz of inputs "
-            f"(n, {wanted[0]}, points), coords (n, points, {len(shape.size)}) in training steps and perhaps mask "
+            "file must hold the coordinates of its samples, since the run is on irregular times or points: a .csv "
+            f"with columns id, time, channel and value, a .ts file with time stamps, or an .npz with inputs "
+            f"(n, {wanted[0]}, points), coords (n, points, {len(shape.size)}) in training steps and, optionally, mask "
             f"(n, points); got {path.name}"
         )
     return check_samples(batch, recipe, data, f"file {path.name}")
 
 
-def ask(batch: Batch, at: QueryTimes, dim: int, asked: list[Any] | None = None) -> Batch:
-    """Return samples with the coordinates at which predictions are asked for, in training steps.
+def with_queries(batch: Batch, at: QueryTimes, dim: int, asked: list[Any] | None = None) -> Batch:
+    """Return samples with query coordinates, in training steps.
 
     Args:
         batch: the samples.
-        at: (queries,), (queries, dim) or (n, queries, dim) coordinates, the same for all or each sample's own.
+        at: (queries,) or (queries, dim) coordinates for all samples, or (n, queries, dim) for each sample.
         dim: number of axes.
-        asked: list that is given an empty id and the coordinates of each sample.
+        asked: list to which an empty id and the coordinates of each sample are appended.
     """
     if at.common is None:
         raise ValueError(
-            "at must be coordinates, the same for all samples; ids need a table of series, got times by id"
+            "at must be the same coordinates for all samples, got times by id, which need a table of series"
         )
     places = at.common[:, None] if at.common.ndim == 1 else at.common
     if places.shape[-1] != dim or places.ndim > 3 or (places.ndim == 3 and len(places) != len(batch)):
@@ -98,17 +98,17 @@ def ask(batch: Batch, at: QueryTimes, dim: int, asked: list[Any] | None = None) 
 
 
 def stored_shape(recipe: Recipe, data: Data | None) -> tuple[Any, ...]:
-    """Return the shape of a sample as it is stored: channels, then an int or "points" for each axis."""
+    """Return the shape of a stored sample: channels, then an int or "points" for each axis."""
     shape = recipe.shape
     if shape.vocabulary is not None:
         return tuple(shape.size)
-    if data is not None:  # before their preparation samples may have other channels than the network is given
+    if data is not None:  # the preparation may change the number of channels
         return tuple(data.test.inputs.shape[1:])
     return (shape.in_channels, *(["points"] if shape.irregular else shape.size))
 
 
 def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -> Batch:
-    """Return samples unchanged if they have the channels and axes of the run's; raise otherwise."""
+    """Return samples unchanged if they have the channels and axes of the run; raise a ValueError otherwise."""
     tokens, wanted, inputs = recipe.shape.vocabulary is not None, stored_shape(recipe, data), batch.inputs
     if inputs.dim() != len(wanted) + 1 or (not tokens and inputs.shape[1] != wanted[0]):
         raise ValueError(
@@ -122,7 +122,7 @@ def _read(
 ) -> Batch:
     suffix = path.suffix.lower()
     if suffix in clouds.ENDINGS and recipe.data["name"] == "cloud_folder" and data is not None:
-        assert data.test.coords is not None  # of clouds
+        assert data.test.coords is not None  # clouds have coordinates
         coords = clouds.read_clouds([path], data.test.coords.shape[1], recipe.data.get("seed", 0))
         return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
     if suffix in (".npy", ".npz"):
@@ -137,14 +137,14 @@ def _read(
         return Batch(torch.from_numpy(np.moveaxis(array, -1, 0).copy()).unsqueeze(0))
     if suffix in sound.ENDINGS:
         if recipe.data["name"] != "wav_folder" or data is None:
-            raise ValueError(f"file must be a sound only for a run on a folder of sounds, got {path.name}")
+            raise ValueError(f"file must not be a sound unless the run is on a folder of sounds, got {path.name}")
         options = {key: value for key, value in recipe.data.items() if key == "rate"}
         return Batch(sound.read_clips([path], length=wanted[1], **options))
-    raise ValueError(f"file must end in one of {', '.join(ENDINGS)}, and be of the run's kind, got {path.name}")
+    raise ValueError(f"file must end in one of {', '.join(ENDINGS)} and fit the data of the run, got {path.name}")
 
 
 def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
-    """Return the arrays of a .npy or an .npz file, one sample as a batch of one."""
+    """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
     arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
@@ -153,11 +153,11 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     unknown = sorted(set(held) - {"inputs", "coords", "mask"})
     if unknown or ("inputs" not in held and (wanted[0] or "coords" not in held)):
         found = ", ".join(held) or "nothing"
-        raise ValueError(f"{path} must hold inputs and perhaps coords and mask, found {found}")
+        raise ValueError(f"{path} must hold inputs and, optionally, coords and mask, found {found}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
         coords = _one_as_many(coords.float(), 2)
-    # Points that have a place and no values beside it.
+    # Points may have coordinates but no values.
     inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
     assert inputs is not None
     inputs = _samples(inputs, wanted)
@@ -182,7 +182,9 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes |
     of_series = data is not None and data.dim == 1 and data.test.inputs.dim() == 3
     if path.suffix.lower() in (".ts", ".arff") or (path.suffix.lower() == ".tsv" and recipe.data["name"] == "ts"):
         if data is None or not of_series:
-            raise ValueError(f"file must be a .ts file only for a run on series and without --raw, got {path.name}")
+            raise ValueError(
+                f"file must not be a .ts file unless the run is on series and --raw is off, got {path.name}"
+            )
         return samples_like(data, read_archive(path, nonfinite)[0])
     if data is not None and of_series:
         timed = at if data.unit is not None else None
@@ -199,12 +201,12 @@ def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:
     if name == "coords" and not np.isfinite(array).all():
         raise ValueError(f"{path} must hold finite coords, found NaN")
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # which torch has all operations for
+        array = array.astype(np.int64)  # torch does not support all operations for other integers
     return torch.from_numpy(np.ascontiguousarray(array))
 
 
 def _samples(inputs: Tensor, wanted: tuple[Any, ...]) -> Tensor:
-    """Return an array as several samples, of one channel if they have no axis for it."""
+    """Return an array as several samples; samples without an axis of channels get one channel."""
     axes = len(wanted)
     if wanted[0] == 1 and axes > 1 and inputs.dim() == axes and inputs.shape[0] != 1:
         return inputs.unsqueeze(1)

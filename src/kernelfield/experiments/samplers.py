@@ -1,4 +1,4 @@
-"""Settings drawn by Optuna, from the validation scores of the trials before."""
+"""Settings drawn by Optuna from the validation scores of earlier trials."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ __all__ = ["Sampler"]
 
 
 class Sampler:
-    """Draws settings. The same trials and scores give the same draws, in one process or in several.
+    """Draws settings. The same trials and scores give the same draws in any process.
 
     Args:
         name: "tpe" or "random".
         over: settings to vary: lists of values and ranges.
         larger: whether larger scores are better.
-        seed: of the draws.
+        seed: seed of the draws.
     """
 
     def __init__(self, name: str, over: Choices, *, larger: bool, seed: int = 0) -> None:
@@ -35,7 +35,7 @@ class Sampler:
         for key, values in over.items():
             if isinstance(values, list):
                 self._space[key] = optuna.distributions.CategoricalDistribution(values)
-            elif values.whole:
+            elif values.integer:
                 self._space[key] = optuna.distributions.IntDistribution(
                     int(values.low), int(values.high), log=values.log
                 )
@@ -47,8 +47,8 @@ class Sampler:
 
         Args:
             trials: settings of all trials so far.
-            scores: their scores, None for those that failed; may be fewer than trials.
-            count: how many to draw.
+            scores: scores of the trials, None for failed ones; may be shorter than ``trials``.
+            count: number of trials to draw.
         """
         states = self._optuna.trial.TrialState
         study = self._optuna.create_study(
@@ -74,7 +74,7 @@ class Sampler:
         return int(text) if isinstance(space, kind.IntDistribution) else float(text)
 
     def _sampler(self, drawn: int) -> Any:
-        """Return a sampler whose draws depend on how many trials came before: a resumed sweep draws the same."""
+        """Return a sampler whose seed depends on the number of earlier trials, so a resumed sweep draws the same."""
         seed = self.seed + 1_000_003 * drawn
         samplers = self._optuna.samplers
         return (

@@ -1,4 +1,4 @@
-"""One recipe trained from several seeds, side by side."""
+"""Training of one recipe with several seeds, side by side."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["fit_seeds", "seed_recipes"]
 
 @checked()
 def seed_recipes(recipe: Recipe, seeds: int) -> dict[int, Recipe]:
-    """Return a recipe under its own seed and the ``seeds - 1`` that follow it.
+    """Return copies of a recipe with its own seed and the next ``seeds - 1`` seeds.
 
     >>> list(seed_recipes(find_recipe("digits"), 3))
     [0, 1, 2]
@@ -46,18 +46,18 @@ def fit_seeds(
     on_progress: Callable[[Progress], None] | None = None,
     **options: Any,
 ) -> Run:
-    """Train a recipe from several seeds side by side, and return the run that holds them.
+    """Train a recipe with several seeds side by side, and return the run that holds them.
 
-    Each seed is a run of its own in ``out/seed-N``, with the results it has alone. ``out/result.json`` holds the mean,
-    the spread and every seed; ``out/report.html`` shows them. Interrupted runs continue.
+    Each seed has its own run in ``out/seed-N``, with the same result as alone. ``out/result.json`` holds the mean, the
+    standard deviation and the result of every seed; ``out/report.html`` shows them. Interrupted runs continue.
 
     Args:
         recipe: a recipe, its name, or its file.
-        out: folder; a new one under runs/ if not given.
-        seeds: how many; the first one is that of the recipe.
+        out: folder; by default a new one under runs/.
+        seeds: number of seeds; the first one is that of the recipe.
         settings: values to replace in the recipe, as ``a.b=c``.
         fabric: device; see :func:`~.fitting.make_fabric`.
-        at_once: how many to train at a time; all if not given.
+        at_once: number of trainings that run at the same time; by default all.
         report: whether to write reports.
         on_progress: called with the progress of all seeds together.
         options: further arguments of :func:`~.fitting.fit`.
@@ -66,7 +66,7 @@ def fit_seeds(
     recipe = with_settings(recipe, settings or [])
     fabric = make_fabric() if fabric is None else fabric
     folder = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
-    folder = Path(fabric.broadcast(str(folder)))  # processes must agree on a new one
+    folder = Path(fabric.broadcast(str(folder)))  # processes must agree on a new folder
     if Run(folder).exists:
         raise ValueError(f"out must not be the folder of a single run, got {folder}")
     each = seed_recipes(recipe, seeds)

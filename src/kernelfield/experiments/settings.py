@@ -1,4 +1,4 @@
-"""Settings of a recipe, checked when they are made: optimiser, learning-rate schedule, training."""
+"""Settings of a recipe, checked at construction: optimiser, learning-rate schedule, training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .progress import LOGGERS
 
 __all__ = ["SELECT", "Optimizer", "Schedule", "Training"]
 
-#: what tasks measure, and a plateau can watch
+#: metrics of all tasks, which a plateau can watch
 MEASURED = (
     "loss",
     "accuracy",
@@ -43,13 +43,13 @@ MEASURED = (
 )
 @dataclass(frozen=True)
 class Optimizer:
-    """The optimiser: one of torch's own.
+    """Settings of the optimiser.
 
     Args:
-        name: "adamw", with decay decoupled from the gradient, or "adam", "sgd" or "adadelta", which add decay to the
-            gradient (coupled L2).
+        name: optimiser of torch: "adamw", with weight decay decoupled from the gradient, or "adam", "sgd" or
+            "adadelta", which add it to the gradient (coupled L2).
         lr: learning rate.
-        weight_decay: weight decay of the parameters that ``decayed`` names.
+        weight_decay: weight decay of the parameters that match ``decayed``.
         decayed: kinds of parameters, or patterns of parameter names such as ``"blocks.*.weight"``. Kinds are "weights"
             (matrices and tables outside kernel networks), "biases" (biases and norms), "fields" (kernel networks),
             "masks", "subsets" (distributions p(u)) and "all".
@@ -57,7 +57,7 @@ class Optimizer:
         subset_lr: learning rate of the distributions p(u), in units of ``lr``.
         betas: decay rates of Adam's moments; "adamw" and "adam" only.
         momentum: momentum of "sgd".
-        nesterov: use Nesterov's momentum; "sgd" only.
+        nesterov: whether to use Nesterov's momentum; "sgd" only.
     """
 
     name: str = "adamw"
@@ -71,7 +71,7 @@ class Optimizer:
     nesterov: bool = False
 
     choices: ClassVar[dict[str, tuple[str, ...]]] = {"name": ("adamw", "adam", "sgd", "adadelta")}
-    #: settings that not every optimiser has, and the names of those that do
+    #: settings of some optimisers only, with the names of these
     owners: ClassVar[dict[str, tuple[str, ...]]] = {
         "betas": ("adamw", "adam"),
         "momentum": ("sgd",),
@@ -81,11 +81,11 @@ class Optimizer:
     def __post_init__(self) -> None:
         if self.name != "sgd" and (self.nesterov or self.momentum != 0.9):
             got = "nesterov" if self.nesterov else "momentum"
-            raise ValueError(f"optimizer.{got} is a setting of 'sgd', got it for {self.name!r}")
+            raise ValueError(f"optimizer.{got} must be set only for 'sgd', got it for {self.name!r}")
         if self.nesterov and self.momentum == 0:
-            raise ValueError("optimizer.nesterov needs a momentum above 0, got momentum=0")
+            raise ValueError("optimizer.nesterov must be false without momentum, got true with momentum=0")
         if self.name not in ("adamw", "adam") and list(self.betas) != [0.9, 0.999]:
-            raise ValueError(f"optimizer.betas is a setting of 'adamw' and 'adam', got it for {self.name!r}")
+            raise ValueError(f"optimizer.betas must be set only for 'adamw' and 'adam', got them for {self.name!r}")
 
 
 @checked_fields(
@@ -100,18 +100,18 @@ class Optimizer:
 )
 @dataclass(frozen=True)
 class Schedule:
-    """How the learning rate changes.
+    """Settings of the learning-rate schedule.
 
     Args:
         name: "cosine" (per step), "steps" (at given epochs), "plateau" (per evaluated epoch) or "constant".
         warmup: epochs of linear growth from zero; with every schedule.
-        final: where a cosine ends, in units of the learning rate.
-        factor: multiplies the learning rate at a plateau or a step.
+        final: final value of a cosine, in units of the learning rate.
+        factor: factor on the learning rate at a plateau or a step.
         patience: epochs without improvement after which a plateau lowers the learning rate.
         milestones: epochs after which "steps" lowers the learning rate.
-        monitor: the quantity a plateau watches, "loss" or a metric; the metric the run is chosen by if empty.
-        split: the data it is measured on, "validation" or "train"; if empty, validation data where there are any, and
-            the training loss otherwise.
+        monitor: quantity that a plateau watches, "loss" or a metric; by default the metric that selects the best epoch.
+        split: split on which it is measured, "validation" or "train"; by default validation data if there are any,
+            otherwise the training loss.
     """
 
     name: str = "cosine"
@@ -128,7 +128,7 @@ class Schedule:
         "monitor": ("", *MEASURED),
         "split": ("", "validation", "train"),
     }
-    #: settings that not every schedule has, and the names of those that do
+    #: settings of some schedules only, with the names of these
     owners: ClassVar[dict[str, tuple[str, ...]]] = {
         "final": ("cosine",),
         "factor": ("plateau", "steps"),
@@ -142,16 +142,16 @@ class Schedule:
         if any(b <= a for a, b in pairwise(self.milestones)):
             raise ValueError(f"schedule.milestones must be increasing epochs, got {self.milestones}")
         if (self.name == "steps") != bool(self.milestones):
-            wanted = "epochs for 'steps'" if self.name == "steps" else f"left out for {self.name!r}"
+            wanted = "epochs for 'steps'" if self.name == "steps" else f"empty for {self.name!r}"
             raise ValueError(f"schedule.milestones must be {wanted}, got {self.milestones}")
         if self.name != "plateau" and (self.monitor or self.split):
             got = "monitor" if self.monitor else "split"
-            raise ValueError(f"schedule.{got} is a setting of 'plateau', got it for {self.name!r}")
+            raise ValueError(f"schedule.{got} must be set only for 'plateau', got it for {self.name!r}")
         if self.name != "cosine" and self.final:
-            raise ValueError(f"schedule.final is a setting of 'cosine', got it for {self.name!r}")
+            raise ValueError(f"schedule.final must be set only for 'cosine', got it for {self.name!r}")
 
 
-#: which weights of a training are tested and used
+#: weights of a training to test and to use
 SELECT = ("best", "last", "average")
 
 
@@ -175,32 +175,33 @@ class Training:
 
     Args:
         epochs: passes over the training samples.
-        batch: samples per step, over all processes together.
-        eval_batch: samples per step of an evaluation; as in training if not given.
-        seed: of weights, order, dropout and augmentation.
+        batch: samples per step over all processes.
+        eval_batch: samples per batch of an evaluation; by default ``batch``.
+        seed: seed of weights, order of samples, dropout and augmentation.
         clip: largest norm of the gradient.
-        ema: decay of a moving average of the weights, which is then tested in their place.
-        label_smoothing: of cross-entropies.
+        ema: decay of a moving average of the weights, which replaces them in tests.
+        label_smoothing: label smoothing of cross-entropies.
         precision: "32" or "bf16" (mixed).
         compile: whether to compile the network with torch.compile.
-        capture: whether to replay steps as CUDA graphs, on one GPU and where the network allows it.
-        matmul: precision of float32 matrix products, as of :func:`torch.set_float32_matmul_precision`.
+        capture: whether to replay steps as CUDA graphs, on one GPU and if the network allows it.
+        matmul: precision of float32 matrix products; see :func:`torch.set_float32_matmul_precision`.
         evaluate_every: epochs between evaluations on the validation split.
         norm_batches: number of training batches from which batch-norm statistics are re-estimated before each
-            evaluation; 0 keeps the running averages. By default 50 in trainings of up to 5,000 steps, and 0 otherwise.
+            evaluation; 0 keeps the running averages. The default is 50 for trainings of up to 5,000 steps, and 0
+            otherwise.
         log: loggers: "csv", "tensorboard", "wandb".
         log_every: steps between two reports of the loss.
-        checkpoint_every: steps between checkpoints inside an epoch; there is one at the end of each evaluated epoch.
+        checkpoint_every: steps between checkpoints inside an epoch; the end of each evaluated epoch has one too.
         patience: epochs without improvement on the validation split after which to stop.
-        select: weights to test and to use: "best" (the epoch with the best validation score; of equal ones that with
-            the smallest loss), "last", or "average", the mean of the weights after each of the last ``average_last``
-            evaluated epochs.
+        select: weights to test and to use: "best" (the epoch with the best validation score; of equal scores the one
+            with the smallest loss), "last", or "average", the mean of the weights after each of the last
+            ``average_last`` evaluated epochs.
         average_last: number of epochs for ``select: average``.
-        temperature: first and last temperature of distributions over the elements of a finite group, on a line over all
-            steps (0.5 to 1e-4 in chapter 11); a distribution keeps its own if empty.
-        start_from: weights to start from where names and shapes agree: the folder of a run or the name of a
+        temperature: first and last temperature of distributions over the elements of a finite group, linear over all
+            steps (0.5 to 1e-4 in chapter 11); if empty, each distribution keeps its own.
+        start_from: initial weights, copied where names and shapes agree: the folder of a run or the name of a
             pretrained weight, MODEL.TAG; "" for none.
-        freeze: whether to train the classifier alone, and keep all other weights of ``start_from``.
+        freeze: whether to train only the classifier and keep all other weights of ``start_from``.
     """
 
     epochs: int = 10
@@ -234,4 +235,4 @@ class Training:
 
     def __post_init__(self) -> None:
         if self.freeze and not self.start_from:
-            raise ValueError("training.freeze needs training.start_from, the weights to keep, got none")
+            raise ValueError("training.freeze must be false without training.start_from, the weights to keep, got true")

@@ -1,7 +1,7 @@
-"""Accuracy against the share of the training data: one recipe, trained on parts of its data for equally many steps.
+"""Accuracy against the share of the training data: one recipe, trained on shares of its data for the same steps.
 
-Shares are nested: a larger one holds the samples of a smaller one, and of each class the same share. So scores differ
-by the amount of data alone.
+Shares are nested: a larger one includes the samples of a smaller one, with the same share of each class. Scores
+therefore differ only by the amount of data.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 __all__ = ["DATA_SHARES", "measure_shares", "read_shares", "share_recipe", "train_on_shares"]
 
-#: shares of the training data that a card shows, beside all of it
+#: shares of the training data that a card shows, besides all of it
 DATA_SHARES = (0.05, 0.1, 0.25, 0.5)
-#: evaluations of a training with a short budget
+#: number of evaluations of a training with a short budget
 EVALUATIONS = 4
 
 
 @checked(share=Number(0, 1, without_low=True), samples=Int(1), steps=Int(1), evaluations=Int(1) | None)
 def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, evaluations: int | None = None) -> Recipe:
-    """Return a recipe that trains on a share of its data for a number of steps: fewer samples are seen more often.
+    """Return a recipe that trains on a share of its data for a number of steps, rounded to full epochs.
 
-    The steps are those of whole epochs.
+    Fewer samples are repeated more often.
 
     Args:
-        recipe: of the whole data.
-        share: of the training samples.
+        recipe: recipe for all data.
+        share: share of the training samples.
         samples: number of all training samples.
         steps: number of steps.
-        evaluations: on validation data; about as many as the recipe has if not given.
+        evaluations: number of evaluations on validation data; by default about that of the recipe.
 
     >>> from .recipe import find_recipe
     >>> found = share_recipe(find_recipe("digits"), 0.1, samples=1000, steps=160)
@@ -75,14 +75,14 @@ def train_on_shares(
 ) -> None:
     """Train a run's recipe on shares of its training data, for the same number of steps; keep finished trainings.
 
-    On a GPU the shares train side by side. An interrupted call continues if it is repeated.
+    On a GPU the shares train side by side. Repeating an interrupted call continues it.
 
     Args:
-        run_folder: of the run; the trainings go to ``card/share-S`` in it.
-        shares: of the training data, between 0 and 1.
+        run_folder: folder of the run; the trainings go to ``card/share-S`` in it.
+        shares: shares of the training data, above 0 and below 1.
         fabric: device; see :func:`~.fitting.make_fabric`.
         on_result: called with each share and the result.
-        options: further arguments of :func:`~.fitting.fit`, such as ``folder`` of the data.
+        options: further arguments of :func:`~.fitting.fit`, such as ``folder``.
     """
     run = Run(Path(run_folder))
     recipe, result = run.recipe(), run.result()
@@ -123,29 +123,29 @@ def measure_shares(
 ) -> list[dict[str, Any]]:
     """Train a recipe on shares of its data with a budget of steps, and return the test score of each share.
 
-    An interrupted call continues if it is repeated.
+    Repeating an interrupted call continues it.
 
     Args:
-        recipe: what to train.
+        recipe: recipe to train.
         out: folder; the trainings go to ``share-S`` in it.
-        steps: of each training.
-        shares: of the training data, above 0 and at most 1.
-        test_samples: first samples of the validation and of the test split to use; all if not given.
+        steps: number of steps of each training.
+        shares: shares of the training data, above 0 and at most 1.
+        test_samples: number of samples to use from the beginning of the validation and test splits; by default all.
         fabric: device; see :func:`~.fitting.make_fabric`.
-        folder: of the data's files.
-        on_result: called with each share and its point as it ends.
-        should_stop: asked after every step; trainings stop with a checkpoint.
+        folder: folder of the data's files.
+        on_result: called with each share and its point as soon as its training ends.
+        should_stop: called after every step; if it returns true, the trainings stop with a checkpoint.
 
     Returns:
-        A point for each share that was finished: share, samples, steps, seconds and score. Samples are those that were
-        seen: the steps may end before all samples of a large share were seen.
+        A point for each finished share: share, samples, steps, seconds and score. The steps may end before all samples
+            of a large share were used; ``samples`` counts the used ones.
     """
     _check_shares(shares)
     data = _first(recipe_data(recipe, folder=folder), test_samples)
     whole = len(data.train)
     recipe = replace(recipe, test={})
     metric = recipe.metric or main_metric(recipe.shape.task)
-    # No more samples than the steps see once.
+    # At most the samples that the steps use once.
     seen = {share: min(share, steps * recipe.training.batch / whole) for share in shares}
     kept: dict[float, Data] = {share: take_share(data, part) for share, part in seen.items()}
     jobs = [
@@ -192,7 +192,7 @@ def _train(
     fabric: Fabric | None,
     on_result: Callable[[float, dict[str, Any]], None] | None,
 ) -> None:
-    """Train jobs, side by side on a GPU, and report each as it ends; raise the first error that is no interruption."""
+    """Train jobs, side by side on a GPU, and report each as it ends; raise the first error except interruptions."""
     fabric = make_fabric() if fabric is None else fabric
 
     def end(position: int, outcome: Outcome[Run]) -> None:

@@ -1,9 +1,9 @@
 """Several trainings side by side on one device, in one process and one thread.
 
-A step of a small network leaves most of a large GPU idle. Trainings that take turns, each on a CUDA stream of its own,
-fill it: the host only enqueues work, so that one thread keeps several streams busy. A training is a generator that
-yields once it has enqueued a step. :class:`Turn` swaps in the global state that belongs to it before each step, so that
-its random numbers are the ones it would draw alone.
+A step of a small network leaves most of a large GPU idle. Trainings that take turns, each on its own CUDA stream, fill
+it: the host only enqueues work, so one thread keeps several streams busy. A training is a generator that yields after
+it has enqueued a step. Before each step, :class:`Turn` swaps in the global state of the training, so that it draws the
+same random numbers as alone.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ __all__ = ["Outcome", "Stepwise", "Turn", "exhaust", "matmul_precision", "side_b
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Steps of one training that may wait on the device. With two, a stream never runs dry while the host serves the others.
+# Steps of one training that may wait on the device. With two, a stream stays busy while the host serves the others.
 _IN_FLIGHT = 2
-# Steps at the beginning of a training that are waited for. Constants that it makes for all trainings, such as means and
-# deviations of shared data, are then ready before another stream reads them.
+# Steps at the beginning of a training after which the host waits. Constants that this training creates for all, such as
+# means and deviations of shared data, are then ready before another stream reads them.
 _FIRST = 3
-# Seconds between two looks at the device while all trainings wait for it.
+# Seconds between two queries of the device while all trainings wait for it.
 _PAUSE = 2e-5
 
 
@@ -54,7 +54,7 @@ def exhaust(steps: Generator[Any, None, T]) -> T:
 
 
 class Stepwise(Generic[P, T]):
-    """A generator function that is called like an ordinary one; ``f.steps(…)`` returns the generator.
+    """A generator function that runs to its end when called; ``f.steps(…)`` returns the generator.
 
     Args:
         steps: a function that yields after each step and returns a value at the end.
@@ -78,13 +78,13 @@ class Stepwise(Generic[P, T]):
 
 
 class Turn:
-    """Global state of the process that belongs to one training: random numbers, precision of products, CUDA stream.
+    """Global state that belongs to one training: random numbers, precision of matrix products, CUDA stream.
 
-    Inside the ``with`` block the training's own state is in place; afterwards the state of the caller is.
+    The state of the training is active inside the ``with`` block, that of the caller outside.
 
     Args:
-        device: of the training.
-        stream: CUDA stream of the training; the current one if not given.
+        device: device of the training.
+        stream: CUDA stream of the training; by default the current one.
 
     >>> first, second = Turn("cpu"), Turn("cpu")
     >>> drawn = []
@@ -101,12 +101,12 @@ class Turn:
         self._matmul = torch.get_float32_matmul_precision()
         self._cuda: Any = None
         if self.device.type == "cuda":
-            # A state object of its own, not a copy of numbers: CUDA graphs remember the object they were captured with.
+            # A separate state object, not a copy of its numbers: CUDA graphs refer to the object of their capture.
             self._cuda = torch.Generator(self.device)
         self._caller: list[contextlib.ExitStack] = []
 
     def __enter__(self) -> Turn:
-        """Put the training's state in place."""
+        """Activate the state of the training."""
         with contextlib.ExitStack() as stack:
             stack.callback(torch.set_rng_state, torch.get_rng_state())
             torch.set_rng_state(self._numbers)
@@ -122,11 +122,11 @@ class Turn:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Keep the training's state and put the caller's back."""
+        """Store the state of the training and restore that of the caller."""
         self._numbers = torch.get_rng_state()
         self._matmul = torch.get_float32_matmul_precision()
         if self._cuda is not None:
-            # The object may be another one: a capture that failed has replaced it.
+            # A failed capture may have replaced the object.
             self._cuda = _default_generator(self.device).graphsafe_get_state()
         self._caller.pop().close()
 
@@ -156,7 +156,7 @@ class _Running:
     events: deque[Any] = field(default_factory=deque)
 
     def ready(self) -> bool:
-        """Whether another step may be enqueued without waiting for the device."""
+        """Return whether another step may be enqueued without waiting for the device."""
         while self.events and self.events[0].query():
             self.events.popleft()
         return len(self.events) < _IN_FLIGHT
@@ -170,13 +170,13 @@ def side_by_side(
 ) -> list[Outcome[T]]:
     """Run trainings in turns and return the outcome of each, in their order.
 
-    On a CPU they take turns step by step. On a GPU a training whose last two steps are still waiting is passed over, so
-    that fast and slow ones do not hold each other up.
+    On a CPU they take turns step by step. On a GPU a training whose last two steps are still waiting is skipped, so
+    that slow trainings do not delay fast ones.
 
     Args:
-        trainings: functions that return a generator, which yields after each step it has enqueued.
-        device: where they run.
-        at_once: how many run at a time; the next one begins when one ends. All of them if not given.
+        trainings: functions that return a generator, which yields after each enqueued step.
+        device: device of the trainings.
+        at_once: number of trainings that run at the same time; the next one starts when one ends. By default all.
         on_end: called with the position and the outcome of each training as soon as it ends.
 
     >>> def count(n):
@@ -192,7 +192,7 @@ def side_by_side(
     outcomes: list[Outcome[T]] = [Outcome() for _ in trainings]
     waiting = deque(enumerate(trainings))
     running: deque[_Running] = deque()
-    _wait_for(device)  # for data that was copied on the stream of the caller
+    _wait_for(device)  # data may still be copied on the stream of the caller
     try:
         while waiting or running:
             while waiting and streams:
@@ -213,7 +213,7 @@ def side_by_side(
 
 
 def _advance(job: _Running, outcome: Outcome[Any]) -> bool:
-    """Take a step of ``job``; return whether it goes on."""
+    """Take a step of ``job``; return whether it continues."""
     try:
         with job.turn:
             next(job.steps)
@@ -226,13 +226,13 @@ def _advance(job: _Running, outcome: Outcome[Any]) -> bool:
             _wait_for(job.turn.device)
     except StopIteration as end:
         outcome.value = end.value
-    except Exception as error:  # the others go on
+    except Exception as error:  # the others continue
         outcome.error = error
     else:
         return True
     _wait_for(job.turn.device)
     if job.turn.stream is not None:
-        gc.collect()  # graphs and their memory are part of reference cycles
+        gc.collect()  # frees graphs and their memory, which are in reference cycles
     return False
 
 
@@ -243,7 +243,7 @@ def _next_ready(running: deque[_Running]) -> _Running:
             if job.ready():
                 del running[position]
                 return job
-        time.sleep(_PAUSE)  # waiting for one event instead would hold up the training that is ready first
+        time.sleep(_PAUSE)  # waiting for one event could delay another training that is ready first
 
 
 def _wait_for(device: torch.device) -> None:

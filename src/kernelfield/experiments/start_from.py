@@ -1,4 +1,4 @@
-"""Weights to start a training from, on other data or for other classes: those of a run, or pretrained ones."""
+"""Initial weights for a training on other data or classes: those of a run, or pretrained ones."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ __all__ = [
     "source_of",
 ]
 
-#: share of a network's weights below which it counts as another network
+#: smallest share of copied weights; below it, the source counts as another network
 LEAST_COPIED = 0.1
-#: weights that start afresh, beyond which the others are counted only
+#: largest number of weights to list by name; the rest is only counted
 MOST_LINES = 8
-#: options of a loader that decide what the network is given, and are kept when its weights are
+#: options of a loader that determine the network's input; they are kept together with its weights
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
 
 
 @dataclass(frozen=True)
 class Start:
-    """What a training starts from.
+    """The trained network that a training starts from.
 
     Args:
         name: folder of a run, or name of a pretrained weight.
@@ -56,11 +56,11 @@ class Start:
         return create_from_weight(self.name) if self.run is None else self.run.network()
 
     def recipe(self) -> Recipe:
-        """Return the recipe that it was trained by."""
+        """Return the recipe of its training."""
         return recipe_from(describe_weight(self.name)["recipe"], self.name) if self.run is None else self.run.recipe()
 
     def classes(self) -> tuple[str, ...]:
-        """Return the names of its classes; none if there are none, or if the run does not store them."""
+        """Return the names of its classes; an empty tuple if there are none, or if the run does not store them."""
         if self.run is None:
             return tuple(describe_weight(self.name)["classes"])
         path = self.run.path("data.json")
@@ -68,7 +68,7 @@ class Start:
 
 
 def is_weight(name: str | Path) -> bool:
-    """Whether a name is that of a pretrained weight, MODEL.TAG, or of a model that has one.
+    """Return whether a name is that of a pretrained weight, MODEL.TAG, or of a model that has one.
 
     >>> is_weight("flextcn_2.smnist"), is_weight("flextcn_2"), is_weight("runs/mine")
     (True, True, False)
@@ -77,12 +77,12 @@ def is_weight(name: str | Path) -> bool:
 
 
 def find_start(name: str | Path, run: Run | None = None) -> Start:
-    """Return what a training starts from.
+    """Return the trained network that a training starts from.
 
     Args:
-        name: folder of a run; the name of a run beside ``run``, such as that of the recipe whose weights are
-            fine-tuned; or a pretrained weight, MODEL.TAG.
-        run: the run to start.
+        name: folder of a run; name of a run in the same folder as ``run``, such as that of a recipe to fine-tune; or a
+            pretrained weight, MODEL.TAG.
+        run: the run that starts.
 
     >>> find_start("flextcn_2.mnist")
     Traceback (most recent call last):
@@ -109,15 +109,15 @@ def _looks_like_a_tag(name: str | Path) -> bool:
 def load_weights(
     network: nn.Module, start: Start | str | Path, *, classes: Sequence[str] = (), freeze: bool = False
 ) -> list[str]:
-    """Copy weights to a network where names and shapes agree, and return lines that say what was copied.
+    """Copy weights to a network where names and shapes agree, and return lines that describe the copied weights.
 
-    The classifier starts afresh if the number of classes differs, or if their names are known and differ.
+    The classifier keeps its initial weights if the number of classes differs, or if their names are known and differ.
 
     Args:
-        network: the network to start.
+        network: the network that starts.
         start: the run or the pretrained weight, or its name.
         classes: names of the classes of the network.
-        freeze: whether the copied weights will be frozen, so that all but the classifier's must fit.
+        freeze: whether the copied weights will be frozen; then all weights except those of the classifier must fit.
     """
     start = start if isinstance(start, Start) else find_start(start)
     source = start.network().state_dict()
@@ -138,8 +138,8 @@ def load_weights(
     for name in learned:
         if name not in fits:
             here, there = tuple(target[name].shape), tuple(source[name].shape) if name in source else None
-            why = "not there" if there is None else "for other classes there" if here == there else f"{there} there"
-            lines.append(f"  {name}: {here} here, {why}; it starts afresh")
+            why = "missing" if there is None else "for other classes" if here == there else f"{there}"
+            lines.append(f"  {name}: {here} here, {why} in {start.name}; it starts afresh")
             if freeze and name not in classifier:
                 raise ValueError(
                     f"freeze must be False if weights outside the classifier do not fit, got{lines[-1][1:]}"
@@ -150,7 +150,7 @@ def load_weights(
 
 
 def classifier_names(network: nn.Module) -> set[str]:
-    """Return the names of the parameters that ``reset_classifier`` replaces; none for a network without it.
+    """Return the names of the parameters that ``reset_classifier`` replaces; an empty set for a network without it.
 
     >>> from kernelfield import create_model
     >>> sorted(classifier_names(create_model("ccnn_4_140.digits")))
@@ -168,7 +168,7 @@ def classifier_names(network: nn.Module) -> set[str]:
 
 
 def freeze_body(network: nn.Module) -> None:
-    """Freeze all parameters except the classifier's.
+    """Freeze all parameters except those of the classifier.
 
     Running statistics of batch norms still follow the training data.
 
@@ -180,25 +180,24 @@ def freeze_body(network: nn.Module) -> None:
     """
     trained = classifier_names(network)
     if not trained:
-        raise ValueError(f"freeze needs a network with a classifier, got {type(network).__name__}, which has none")
+        raise ValueError(f"freeze must be False for a network without a classifier, got {type(network).__name__}")
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(name in trained)
 
 
 def size_lines(start: Start, size: Any) -> list[str]:
-    """Return a line that says that kernels are stretched, if a weight was trained at another size.
+    """Return a line about stretched kernels if the weights were trained at another size.
 
     Args:
         start: the run or the pretrained weight.
-        size: of the network that starts; None for one without a size.
+        size: size of the network that starts; None for a network without a size.
     """
     there = network_arguments(start.recipe()).get("size")
     if size is None or there is None or there == size:
         return []
     kept = str(list(there) if isinstance(there, tuple) else there)
-    return [
-        f"  size: {size} here, {there} there; kernels are stretched. model.size={kept} keeps their extent in samples"
-    ]
+    line = f"  size: {size} here, {there} in {start.name}; kernels are stretched"
+    return [f"{line}. model.size={kept} keeps their size in samples"]
 
 
 def model_of(name: str | Path) -> dict[str, Any]:
@@ -208,10 +207,10 @@ def model_of(name: str | Path) -> dict[str, Any]:
 
 
 def source_of(name: str | Path) -> dict[str, Any]:
-    """Return the options of a loader that decide what the network is given, and the loader's ``name``.
+    """Return the options of a loader that determine the network's input, and the loader's ``name``.
 
     Args:
-        name: of a run or a weight.
+        name: name of a run or a weight.
     """
     data = find_start(name).recipe().data
     return {key: v for key, v in data.items() if key == "name" or key in _FEATURES}

@@ -40,18 +40,18 @@ def stream_input(
     folder: str | None = None,
     lines: Iterable[str] | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Yield the prediction after every ``every`` samples of its input, as they arrive.
+    """Yield a prediction after every ``every`` samples of the input, as they arrive.
 
     Args:
         run: folder of the run.
-        source: a sound, a .csv table whose rows are steps and whose columns are channels, a .npy array (channels,
-            length), or "-" for lines of such a table on standard input.
+        source: a sound, a .csv table with a row per step and a column per channel, a .npy array (channels, length), or
+            "-" for lines of such a table on standard input.
         every: number of samples between predictions; one more follows the last sample.
         step: sampling step of the input in training steps.
-        raw: take samples as they are; otherwise they are prepared as the test samples are.
-        select: which weights: "best" by validation, "last", or "average"; as the run's recipe says if not given.
-        folder: of the training data, for a run that does not store its preprocessing.
-        lines: lines in place of standard input.
+        raw: whether to use samples without the preparation of the run.
+        select: weights to use: "best" by validation, "last", or "average"; by default those that the recipe selects.
+        folder: folder of the training data, for a run that does not store its preprocessing.
+        lines: lines to read instead of standard input.
 
     Yields:
         The number of samples so far, and a class with its probability, or values.
@@ -59,7 +59,7 @@ def stream_input(
     opened = TrainedRun(run, select=select, data=folder)
     recipe = opened.recipe
     if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
-        raise ValueError(f"run must be on signals on a regular time grid to stream, got {recipe.name}")
+        raise ValueError(f"run must be on signals with a regular time grid to stream, got {recipe.name}")
     online = Stream(opened.network, step=step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
     names: tuple[str, ...] = () if raw else opened.classes
@@ -70,10 +70,10 @@ def stream_input(
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
         outputs = online.push(block if prepare is None else prepare(block))
-        yield {"samples": online.samples[0], **_said(outputs[0, :, -1], recipe, names)}
+        yield {"samples": online.samples[0], **_describe(outputs[0, :, -1], recipe, names)}
 
 
-def _said(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+def _describe(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
     if recipe.shape.task in ("classification", "segmentation", "language"):
         share, index = outputs.softmax(dim=0).max(dim=0)
         return {"class": names[int(index)] if names else str(int(index)), "probability": round(float(share), 6)}
@@ -83,14 +83,14 @@ def _said(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, 
 
 
 def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str] | None) -> Iterator[Tensor]:
-    """Yield (1, channels, n) samples, at most ``every`` at once."""
+    """Yield (1, channels, n) blocks of at most ``every`` samples."""
     from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
 
     path = Path(source)
     if str(source) == "-":
         yield from _lines(sys.stdin if lines is None else lines, every)
     elif not path.exists():
-        raise FileNotFoundError(f"file must exist, got {path}")
+        raise FileNotFoundError(f"file must be an existing file, got {path}")
     elif path.suffix.lower() == ".csv":
         with path.open(encoding="utf-8") as file:
             yield from _lines(file, every)
@@ -106,7 +106,7 @@ def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str]
 
 
 def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
-    """Yield the rows of a table as they arrive; a first line without numbers names the columns."""
+    """Yield the rows of a table as they arrive; skip a first line that holds column names."""
     rows: list[list[float]] = []
     for number, line in enumerate(lines, start=1):
         cells = line.replace(",", " ").replace(";", " ").split()
@@ -129,7 +129,7 @@ def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
 
 
 def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
-    """Return the preparation of the test samples, if it prepares each sample in time by itself."""
+    """Return the preparation of the test samples; raise a ValueError unless it treats each time step separately."""
     chosen = data.test.prepare
     if chosen is None:
         return None
@@ -141,10 +141,12 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
     half = example.shape[-1] // 2
     try:
         whole, parts = prepare(example), [prepare(example[..., :half]), prepare(example[..., half:])]
-    except (ValueError, RuntimeError):  # it does not take parts
+    except (ValueError, RuntimeError):  # it does not accept parts of a sample
         whole, parts = example[..., :0], [example]
     if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):
-        raise ValueError("raw must be True for this run, with prepared samples: its preparation needs complete samples")
+        raise ValueError(
+            "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
+        )
     return prepare
 
 
@@ -152,16 +154,16 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
 def heard_accuracy(
     network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
 ) -> dict[str, list[float]] | None:
-    """Return the accuracy on test samples against the share of each that the network has heard.
+    """Return the accuracy on test samples against the share of each sample that the network has received.
 
     Args:
         network: the network, on the CPU.
-        data: its data.
+        data: data of the network.
         points: number of shares at which to measure.
-        most: number of test samples to use.
+        most: largest number of test samples to use.
 
     Returns:
-        ``heard``, shares of the samples, and ``accuracy`` after each; None for networks that cannot stream, and for
+        ``heard``, the received shares, and ``accuracy`` after each; None for networks that cannot stream, and for
         samples that are not signals in time without gaps.
     """
     split = data.test

@@ -1,9 +1,9 @@
-"""Sweeps: one recipe under many settings, side by side on one device, resumable.
+"""Sweeps: one recipe with many settings, side by side on one device, resumable.
 
-The trials of a sweep and their settings are written before they are trained, to ``sweep.json`` in its folder. The same
-call continues a sweep that was interrupted: finished trials are kept, others continue from their last checkpoint, and
-settings are not drawn again. A grid tries all combinations. Samplers of Optuna draw a batch of trials from the
-validation scores of all batches before it.
+A sweep writes its trials and their settings to ``sweep.json`` in its folder before it trains them. The same call
+continues an interrupted sweep: finished trials are kept, others continue from their last checkpoint, and settings are
+not drawn again. A grid tries all combinations. Samplers of Optuna draw each batch of trials from the validation scores
+of all earlier batches.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ SAMPLERS = ("grid", "tpe", "random")
 
 @dataclass(frozen=True)
 class Range:
-    """An interval to draw a setting from: ``low:high``, ``low:high:log``; whole numbers if both ends are.
+    """An interval to draw a setting from: ``low:high`` or ``low:high:log``; integers if both ends are integers.
 
     Args:
         low: smallest value.
         high: largest value.
-        log: whether the logarithm is drawn evenly.
+        log: whether the logarithm of the value is uniform.
     """
 
     low: float
@@ -56,8 +56,8 @@ class Range:
     log: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether values are whole numbers."""
+    def integer(self) -> bool:
+        """Whether values are integers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
 
 
@@ -92,7 +92,7 @@ def _read_range(text: str, values: str) -> Range:
 
 
 def _split(values: str) -> list[str]:
-    """Split at commas outside of brackets and quotes."""
+    """Split at commas outside brackets and quotes."""
     parts, depth, quote = [""], 0, ""
     for letter in values:
         if quote:
@@ -108,7 +108,7 @@ def _split(values: str) -> list[str]:
 
 
 def grid(over: Choices) -> list[list[str]]:
-    """Return all combinations of values, each as a list of settings; the last setting changes first.
+    """Return all combinations of values, each as a list of settings; the last setting varies fastest.
 
     >>> grid({"optimizer.lr": ["0.1", "0.2"], "model.dropout": ["0"]})
     [['optimizer.lr=0.1', 'model.dropout=0'], ['optimizer.lr=0.2', 'model.dropout=0']]
@@ -170,26 +170,24 @@ def sweep(
     on_result: Callable[[int, list[str], dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> Sweep:
-    """Train a recipe under many settings and return the results.
+    """Train a recipe with many settings and return the results.
 
     Args:
         recipe: a recipe or its name.
         out: folder of the sweep; an interrupted one continues.
         over: settings to vary; see :func:`read_over`.
         sampler: "grid" tries all combinations; "tpe" and "random" are samplers of Optuna.
-        trials: how many to draw; for samplers only.
-        seeds: how many seeds of each trial; its score is their mean.
-        at_once: how many trainings run side by side, and how many trials a sampler draws at once; by default all of a
-            grid, and 4 trials of a sampler.
+        trials: number of trials to draw; for samplers only.
+        seeds: number of seeds per trial; its score is their mean.
+        at_once: number of trainings that run side by side, and of trials that a sampler draws at once; by default all
+            trials of a grid, and 4 of a sampler.
         fabric: device; see :func:`~.fitting.make_fabric`.
-        on_result: called with the position, the settings and the result of each trial as it ends.
+        on_result: called with the position, the settings and the result of each trial as soon as it ends.
         options: further arguments of :func:`~.fitting.fit`.
     """
     recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
     if (sampler == "grid") != (trials is None):
-        raise ValueError(
-            f"trials must be {'left out for a grid' if trials else f'given for {sampler!r}'}, got {trials}"
-        )
+        raise ValueError(f"trials must be {'None for a grid' if trials else f'given for {sampler!r}'}, got {trials}")
     plan = {
         "recipe": recipe.to_dict(),
         "over": {key: value if isinstance(value, list) else vars(value) for key, value in over.items()},
@@ -241,17 +239,17 @@ def trial_folder(folder: Path, number: int) -> Path:
 
 
 def _begin(folder: Path, plan: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a sweep, from its folder if there is one; refuse the folder of another sweep."""
+    """Return the record of a sweep, from its folder if it exists; raise a ValueError if that is another sweep's."""
     path = folder / "sweep.json"
     if not path.exists():
         if folder.exists() and any(folder.iterdir()):
-            raise ValueError(f"out must be a new folder or that of a sweep, got {folder}, which holds other files")
+            raise ValueError(f"out must be a new folder or that of a sweep, got {folder} with other files")
         folder.mkdir(parents=True, exist_ok=True)
         return {**plan, "trials": []}
     record = read_json(path)
     other = [key for key, value in plan.items() if record.get(key) != value]
     if other:
-        raise ValueError(f"out must be the folder of the same sweep, got {folder}, which has other {', '.join(other)}")
+        raise ValueError(f"out must be the folder of the same sweep, got {folder} with other {', '.join(other)}")
     return {key: value for key, value in record.items() if key != "sha256"}
 
 
@@ -300,5 +298,5 @@ def _score(result: dict[str, Any], metric: str) -> float | None:
         return None
     score = (result.get("chosen", {}).get("validation") or {}).get(metric)
     if score is None:
-        raise ValueError("data.validation must leave validation data for a sampler to choose by, got none")
+        raise ValueError("data.validation must leave validation data for the sampler, got none")
     return float(score)

@@ -1,4 +1,4 @@
-"""A Lightning module with everything needed for training: network, loss, metrics, regularisers and optimiser."""
+"""A Lightning module for training: network, loss, metrics, regularisers and optimiser."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = ["REGULARIZERS", "Task", "takes_argument"]
 
 
 def _monotonicity(network: nn.Module) -> Tensor:
-    # One distribution per layer: not the factors of a product separately, and only learned ones.
+    # One distribution per layer: the factors of a product do not count separately, and only learned ones count.
     learned = [m.distribution for m in network.modules() if isinstance(m, PartialGroupConv)]
     return monotonicity(learned) if learned else torch.zeros(())
 
@@ -67,10 +67,10 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
 
 
 class Task(LightningModule):
-    """Any network on any data, for :func:`kernelfield.experiments.fitting`, Lightning's Fabric or its Trainer.
+    """Any network on any data, for :func:`kernelfield.experiments.fit`, Lightning's Fabric or its Trainer.
 
-    A batch is a :class:`~kernelfield.data.base.Batch`, with coordinates and a mask where there are any, or a pair
-    (inputs, target), as an ordinary ``DataLoader`` yields.
+    A batch is a :class:`~kernelfield.data.base.Batch`, with coordinates and a mask if there are any, or a pair (inputs,
+    target) from an ordinary ``DataLoader``.
 
     Args:
         network: maps inputs to predictions; it may also take ``step``, ``coords`` and ``mask``.
@@ -128,7 +128,7 @@ class Task(LightningModule):
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
         if any(penalty is _complexity for _, penalty, _ in self.penalties):
-            _learned(network)  # raise now rather than in the first step
+            _learned(network)  # raises here and not in the first step
         self._takes = _sampling_arguments(network)
         self._meter: Meter | None = None
 
@@ -149,7 +149,7 @@ class Task(LightningModule):
         return loss
 
     def meter(self, device: torch.device | str | None = None) -> Meter:
-        """Return a fresh meter for this task."""
+        """Return a new meter for this task."""
         return Meter(self.task, self.out_channels, self.device if device is None else device, parts=self.parts)
 
     def learning_rate(self) -> LearningRate:
@@ -214,7 +214,7 @@ class Task(LightningModule):
             if name == "step" and all(s == 1 for s in _each(given[name])):
                 continue
             kind = type(self.network).__name__
-            raise ValueError(f"network must take {name} for data that have it, but {kind} does not")
+            raise ValueError(f"network must take {name}, which these data have, got {kind}, which does not")
         return {name: value for name, value in given.items() if name in self._takes}
 
 

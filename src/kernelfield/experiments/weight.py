@@ -1,4 +1,4 @@
-"""Weight files from finished runs and from checkpoints, and the test score of a weight."""
+"""Weight files from finished runs and checkpoints, and the test score of a weight."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 __all__ = ["CHECKED", "Trained", "make_weight", "read_trained", "score_network", "weight_recipe", "weight_score"]
 
-#: first test samples on which the score of a weight is recorded a second time, for a quick check
+#: number of test samples for the second, quick score of a weight
 CHECKED = 500
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained network and how it was trained.
+    """A trained network with its recipe and result.
 
     Args:
         recipe: recipe with all settings and the seed of this network.
@@ -58,10 +58,10 @@ def read_trained(path: str | Path, *, result: str | Path | None = None, recipe: 
     """Return the network of a finished run, of a folder of checkpoints or of one checkpoint.
 
     Args:
-        path: folder of a run; or a checkpoint; or a folder with ``checkpoints/`` in it, whose best one is taken.
-        result: JSON file of the result, which has the settings and, for several seeds, the numbers of each. The seed is
-            that of the folder ``seed-N``. A run has its own.
-        recipe: name of the recipe, if it is not the one that the checkpoint names.
+        path: folder of a run; a checkpoint; or a folder with ``checkpoints/``, whose best one is used.
+        result: JSON file of the result, with the settings and, for several seeds, the numbers of each. The folder
+            ``seed-N`` gives the seed. A run has its own result.
+        recipe: name of the recipe, if it differs from the one that the checkpoint names.
     """
     path = Path(path)
     run = Run(path)
@@ -83,11 +83,11 @@ def read_trained(path: str | Path, *, result: str | Path | None = None, recipe: 
         chosen = with_settings(find_recipe(recipe or values["recipe"]), list(found.get("settings", [])))
         chosen = replace(chosen, training=replace(chosen.training, seed=seed))
         found = _of_seed(found, seed)
-    # Without validation data no epoch is better than another: best_step is 0, and the last step counts.
+    # Without validation data there is no best epoch: best_step is 0, and the last step counts.
     wanted = found.get("best_step") or found.get("steps")
     if wanted is not None and found.get("selected", "best") == "best" and wanted != step:
         raise ValueError(
-            f"path must hold the checkpoint of the result, which is of step {wanted}, got {checkpoint} of step {step}"
+            f"path must hold the checkpoint of the result, at step {wanted}, got {checkpoint} at step {step}"
         )
     network = make_network(chosen)
     averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
@@ -101,7 +101,7 @@ def _of_seed(result: dict[str, Any], seed: int) -> dict[str, Any]:
     if one is None:
         seeds = result.get("seed", seed)
         if result and seeds != seed:
-            raise ValueError(f"result must have a seed {seed}, as the checkpoint, got {seeds}")
+            raise ValueError(f"result must have seed {seed}, like the checkpoint, got {seeds}")
         return result
     return {**result, **one, "seed": seed}
 
@@ -125,17 +125,17 @@ def make_weight(
 ) -> Path:
     """Write the weight file of a trained network and return its path.
 
-    The score is the recorded one of the run or, if there is none, that on all test samples. The score on the first
-    ``samples`` test samples is stored beside it.
+    The score is that of the run's result or, without a result, that on all test samples. The file also stores the score
+    on the first ``samples`` test samples.
 
     Args:
         trained: the network.
-        name: MODEL.TAG; the model must be the recipe's.
+        name: MODEL.TAG; the model must be that of the recipe.
         out: folder of weight files.
-        folder: of the data's files.
+        folder: folder of the data's files.
         samples: number of test samples of the quick check.
-        default: whether this is the weight that the model's name alone stands for.
-        notes: what a reader should know about this weight.
+        default: whether the model's name alone stands for this weight.
+        notes: remarks about this weight.
     """
     recipe, result = trained.recipe, trained.result
     model, dot, tag = name.partition(".")
@@ -181,7 +181,7 @@ def make_weight(
 
 
 def _layout(recipe: Recipe, data: Data) -> dict[str, Any] | None:
-    """Return the size of images that are read as sequences of pixels, and the seed of their order."""
+    """Return the size of images that are read as sequences of pixels, and the seed of the pixel order."""
     options = {**describe(recipe.data["name"]).options, **recipe.data}
     permute = options.get("permute")
     if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
@@ -206,9 +206,9 @@ def score_network(network: nn.Module, recipe: Recipe, data: Data, samples: int |
 
     Args:
         network: the network.
-        recipe: names the task and the metrics.
-        data: has the test split.
-        samples: number of samples.
+        recipe: recipe with the task and the metric.
+        data: data with the test split.
+        samples: number of test samples; None for all.
     """
     split = data.test if samples is None else data.test.take(torch.arange(min(samples, len(data.test))))
     task = make_task(recipe, network, data)
@@ -217,22 +217,22 @@ def score_network(network: nn.Module, recipe: Recipe, data: Data, samples: int |
 
 @checked(name=TEXT)
 def weight_recipe(name: str) -> Recipe:
-    """Return the recipe that a weight was trained by.
+    """Return the recipe of the training of a weight.
 
     Args:
-        name: of the weight, MODEL.TAG.
+        name: name of the weight, MODEL.TAG.
     """
     return recipe_from(describe_weight(name)["recipe"], name)
 
 
 @checked(name=TEXT, folder=TEXT | None, samples=Int(1) | None)
 def weight_score(name: str, *, folder: str | None = None, samples: int | None = CHECKED) -> tuple[float, float]:
-    """Return the score of a weight as measured now and as recorded.
+    """Return the measured and the recorded score of a weight.
 
     Args:
-        name: of the weight, MODEL.TAG.
-        folder: of the data's files.
-        samples: first test samples; the default is the number of the quick check. None for all of them.
+        name: name of the weight, MODEL.TAG.
+        folder: folder of the data's files.
+        samples: number of test samples, by default that of the quick check; None for all.
     """
     description = describe_weight(name)
     score = description["score"]
