@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chunked_residual"]
 
-#: bytes of responses held at once, or this many times the input if that is more
+#: bytes of responses held at once, or ``CHUNK_INPUTS`` times the input if that is more
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 2
 

@@ -12,7 +12,7 @@ from ..._arguments import checked
 from ..._kinds import Choice
 from ..backend import fast_paths
 from .cost import cheapest
-from .direct import direct_conv
+from .direct import direct_conv, prepared_direct_conv
 from .fft import fft_conv, prepared_fft_conv
 from .matmul import matmul_conv
 from .measured import on_change
@@ -132,10 +132,10 @@ def _runner(
     x: Tensor, kernel: Tensor, causal: bool, boundaries: tuple[str, ...], groups: int, method: str
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return a method as a function of the signal and the kernel alone."""
-    if method == "reversed":
-        return partial(direct_conv, causal=causal, boundary=boundaries, groups=groups, is_reversed=True)
+    if method in ("direct", "reversed"):
+        return prepared_direct_conv(x, kernel, causal, boundaries, groups, is_flipped=method == "reversed")
     # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
-    if method != "direct" and "valid" in boundaries:
+    if "valid" in boundaries:
         zeros = tuple("zero" if name == "valid" else name for name in boundaries)
         uncropped = _runner(x, kernel, causal, zeros, groups, method)
         return lambda x, kernel: whole_windows(uncropped(x, kernel), kernel.shape[2:], causal, boundaries)

@@ -152,7 +152,7 @@ def seconds(
 
 
 def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
-    """Return the terms of which the time of ``method`` is a linear combination.
+    """Return the terms of the linear model for the time of ``method``.
 
     Libraries have faster code for kernels of up to ``short`` points per side. The third term of the direct sum is the
     extra time of longer kernels.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import torch
 from torch.nn import functional as F
@@ -12,31 +11,49 @@ from ..._kinds import is_symbolic
 from .shape import centres
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
-__all__ = ["direct_conv"]
+__all__ = ["direct_conv", "prepared_direct_conv"]
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
+#: spatial axes of a signal, by their number
+_AXES = {1: (2,), 2: (2, 3), 3: (2, 3, 4)}
 
 
 def direct_conv(
-    x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int, is_reversed: bool = False
+    x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int, is_flipped: bool = False
 ) -> Tensor:
     """Convolve by sums. Arguments are those of :func:`kernelfield.ops.conv`, already checked.
 
-    Torch's convolutions are correlations. ``is_reversed`` says whether the kernel is already flipped for them.
+    Torch's convolutions are correlations. ``is_flipped`` says whether the kernel is already flipped.
+    """
+    return prepared_direct_conv(x, kernel, causal, boundary, groups, is_flipped)(x, kernel)
+
+
+def prepared_direct_conv(
+    x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...], groups: int, is_flipped: bool = False
+) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return :func:`direct_conv` for signals and kernels of the shapes and on the device of ``x`` and ``kernel``.
+
+    Padding is worked out once, which takes as long as a small convolution.
     """
     dim = x.dim() - 2
-    flipped = kernel if is_reversed else kernel.flip(_AXES[dim])
-    plan = _padding.__wrapped__ if torch.compiler.is_compiling() else _padding  # traced lengths cannot be hashed
-    padding, wrapped, padded = plan(kernel.shape[2:], causal, boundary)
-    for axis, before, after in wrapped:
-        x = _wrap(x, axis, before, after)
-    if padded is not None:
-        x = F.pad(x, padded)
+    axes, convolve = _AXES[dim], _CONV[dim]
+    padding, wrapped, padded = _padding(kernel.shape[2:], causal, boundary)
     if dim == 2 and _writes_out_of_bounds(x, padding[0]):
-        x, padding = F.pad(x, (0, 0, padding[0], padding[0])), (0, padding[1])
-    return _CONV[dim](x, flipped, padding=padding, groups=groups)
+        padded[2:], padding = [padded[2] + padding[0], padded[3] + padding[0]], (0, padding[1])
+    pads = any(is_symbolic(n) or n > 0 for n in padded)
+
+    def run(x: Tensor, kernel: Tensor) -> Tensor:
+        for axis, before, after in wrapped:
+            x = _wrap(x, axis, before, after)
+        if pads:
+            x = F.pad(x, padded)
+        return convolve(x, kernel if is_flipped else kernel.flip(axes), None, 1, padding, 1, groups)
+
+    return run
 
 
 def _writes_out_of_bounds(x: Tensor, rows: int) -> bool:
@@ -48,13 +65,9 @@ def _writes_out_of_bounds(x: Tensor, rows: int) -> bool:
     return x.device.type == "cpu" and (is_symbolic(x.shape[2]) or is_symbolic(rows) or rows >= x.shape[2] - 1 > 0)
 
 
-#: spatial axes of a signal, by their number
-_AXES = {1: (2,), 2: (2, 3), 3: (2, 3, 4)}
-Padding: TypeAlias = "tuple[tuple[int, ...], list[tuple[int, int, int]], tuple[int, ...] | None]"
-
-
-@functools.lru_cache(maxsize=1024)
-def _padding(points: tuple[int, ...], causal: bool, boundary: tuple[str, ...]) -> Padding:
+def _padding(
+    points: tuple[int, ...], causal: bool, boundary: tuple[str, ...]
+) -> tuple[tuple[int, ...], list[tuple[int, int, int]], list[int]]:
     """Return the zeros that a convolution adds on both sides, the axes to wrap, and the zeros to add before it."""
     dim = len(points)
     padding, wrapped, padded = [0] * dim, [], [0] * (2 * dim)
@@ -66,7 +79,7 @@ def _padding(points: tuple[int, ...], causal: bool, boundary: tuple[str, ...]) -
             padding[d] = before
         elif boundary[d] == "zero":
             padded[2 * (dim - 1 - d) : 2 * (dim - d)] = before, after
-    return tuple(padding), wrapped, tuple(padded) if any(padded) else None
+    return tuple(padding), wrapped, padded
 
 
 def _wrap(x: Tensor, axis: int, before: int, after: int) -> Tensor:

@@ -271,7 +271,7 @@ class _Transform:
             return x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
         return torch.einsum("bgi...,goi...->bgo...", x, spectrum)
 
-    # Compute conjugates at once: inside an operator called by a dispatch mode, products ignore lazy ones.
+    # Conjugates are not lazy: inside an operator called by a dispatch mode, products would ignore them.
 
     def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
         if self.depthwise and conjugate.shape[1] == 1:

@@ -83,8 +83,8 @@ def _check_axis(axis: int, length: int, points: int, boundary: str) -> None:
 def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
     """Return, for each spatial axis, the index of the kernel point that multiplies the sample at the output's position.
 
-    This is the first point of a causal kernel and the middle of a centred one. Of the two middles of an even kernel it
-    is the lower (as in numpy's and scipy's ``mode="same"``).
+    This is the first point of a causal kernel and the middle of a centred one. For an even kernel it is the lower of
+    the two middles (as in numpy's and scipy's ``mode="same"``).
     """
     return tuple(0 if causal else (k - 1) // 2 for k in points)
 

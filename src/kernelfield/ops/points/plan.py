@@ -36,7 +36,7 @@ class GridPlan(NamedTuple):
 
 
 class PointPlan(NamedTuple):
-    """How to convolve between points, measured once by :func:`kernelfield.ops.plan_points`.
+    """A method for convolutions between points and its sizes, measured once by :func:`kernelfield.ops.plan_points`.
 
     With a plan the host never waits for the device, and shapes depend on the numbers of points and queries alone. So a
     convolution can be compiled, exported and captured as a CUDA graph. Outputs of samples whose points do not fit into

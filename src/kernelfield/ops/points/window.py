@@ -138,7 +138,7 @@ def _lines(weights: Tensor, base: Tensor, axes: tuple[int, ...]) -> Iterator[tup
 
 
 def _traced_spread(x: Tensor, weights: Tensor, base: Tensor, axes: tuple[int, ...], rows: int) -> Tensor:
-    # A compiler differentiates and fuses plain operations, of which there should be few.
+    # A compiler differentiates and fuses plain operations; there should be few of them.
     grid = x.new_zeros(rows, x.shape[1])
     for index, weight in _lines(weights, base, axes):
         grid = grid.index_add(0, index.flatten(), (x.unsqueeze(1) * weight.unsqueeze(-1)).flatten(0, 1))
