@@ -21,7 +21,7 @@ __all__ = ["calibrate"]
 
 METHODS = ("direct", "fft")
 MODES = ("forward", "training")
-#: above this median error of a kind, measurements are taken for noise
+#: measurements of a kind with a larger median error count as noise
 MOST_ERROR = 0.6
 
 
@@ -30,8 +30,8 @@ def calibrate(device: torch.device, seed: int, kinds: tuple[str, ...] = ()) -> t
 
     Args:
         device: the device.
-        seed: noted with the results.
-        kinds: kinds of convolution, such as "1d-dense"; all if empty. The constants of others stay.
+        seed: recorded with the results.
+        kinds: kinds of convolution, such as "1d-dense"; all if empty. Other constants are kept.
     """
     kinds = kinds or KINDS
     samples = [(kind, *measure(shape, device)) for kind in kinds for shape in shapes_of(kind, device.type)]
@@ -66,7 +66,7 @@ def measure(shape: Shape, device: torch.device) -> tuple[Shape, dict[str, dict[s
 
 
 def judge(fits: dict[str, dict[str, Any]], samples: list[Sample]) -> list[str]:
-    """Return how well the fits tell the faster method: what is lost by believing them."""
+    """Return how much time is lost by choosing the method by the fits."""
     losses = []
     for shape, times in samples:
         guesses = {method: expected(method, shape, constants) for method, constants in fits.items()}
@@ -76,20 +76,20 @@ def judge(fits: dict[str, dict[str, Any]], samples: list[Sample]) -> list[str]:
 
 
 def write(device: str, entry: dict[str, Any]) -> str:
-    """Replace the entry of one kind of device, unless it fits badly, and say so."""
+    """Replace the entry of one kind of device, unless its fits are bad, and return a line that says so."""
     fits = [fit for mode in MODES for kinds in entry[mode].values() for fit in kinds.values()]
     worst = max(fit["error"] for fit in fits)
     if worst > MOST_ERROR:
         return f"Not written: half of some kind's shapes are off by {worst:.0%} and more. Is the machine busy?"
     constants = json.loads(CONSTANTS.read_text())
     old = constants["devices"].get(device, {})
-    # What is measured by other scripts stays.
+    # Keep the measurements of other scripts.
     for mode in MODES:
         before = old.get(mode, {})
         entry[mode] = before | {method: before.get(method, {}) | entry[mode][method] for method in METHODS}
     constants["devices"][device] = entry
     text = json.dumps(constants, indent=1)
-    # One line for the constants of a kind, not one a number.
+    # One line per kind, not one per number.
     text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
     CONSTANTS.write_text(text + "\n")
     return f"Written to {CONSTANTS}."

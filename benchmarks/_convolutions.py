@@ -1,4 +1,4 @@
-"""The convolutions that are measured, and the ways to compute them."""
+"""Convolutions to measure, and the methods that compute them."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Case:
 
     @property
     def work(self) -> Work:
-        """What the cost model knows of this convolution."""
+        """Inputs of the cost model for this convolution."""
         middles = tuple(0 if self.causal else (k - 1) // 2 for k in self.points)
         return Work.of(self.shape, self.kernel_shape, middles, [False] * len(self.lengths))
 
@@ -60,7 +60,7 @@ class Case:
         return seconds(method, self.work, device.type, training)
 
     def floor_bytes(self, training: bool) -> int:
-        """Return the bytes of float32 that no method can help to read and write.
+        """Return the bytes of float32 that every method must read and write.
 
         Forward x, k and y; backward the gradient of y, x, k and the gradients of these two.
         """
@@ -97,12 +97,12 @@ class Problem:
         return step
 
     def chosen(self, training: bool) -> str:
-        """Return the method that "auto" takes."""
+        """Return the method that "auto" chooses."""
         boundary = ("zero",) * len(self.case.lengths)
         return cheapest(self.x.detach().requires_grad_(training), self.kernel, self.case.causal, boundary)
 
     def auto(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it as a user does."""
+        """Compute it by the method that "auto" chooses."""
         return self._ours(x, kernel, "auto")
 
     def fft(self, x: Tensor, kernel: Tensor) -> Tensor:
@@ -110,14 +110,14 @@ class Problem:
         return self._ours(x, kernel, "fft")
 
     def direct(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by our sums, which torch's convolution does after the kernel is flipped."""
+        """Compute it by our direct sum: torch's convolution with a flipped kernel."""
         return self._ours(x, kernel, "direct")
 
     def _ours(self, x: Tensor, kernel: Tensor, method: str) -> Tensor:
         return conv(x, kernel, causal=self.case.causal, groups=self.case.groups, method=method)
 
     def plain(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by the formula that everybody writes: pad to 2L, transform, multiply, crop."""
+        """Compute it by the plain formula: pad to 2L, transform, multiply, crop."""
         axes = tuple(range(2, x.dim()))
         sizes = tuple(2 * n for n in x.shape[2:])
         spectrum = torch.fft.rfftn(x, s=sizes, dim=axes)
@@ -133,7 +133,7 @@ class Problem:
         return y
 
     def torch_direct(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by torch's own convolution, which does not mirror the kernel."""
+        """Compute it by torch's own convolution, which does not flip the kernel."""
         if self.case.causal:
             return F.conv1d(F.pad(x, (kernel.shape[-1] - 1, 0)), kernel, groups=self.case.groups)
         padding = tuple(k // 2 for k in kernel.shape[2:])

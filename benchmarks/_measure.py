@@ -1,4 +1,4 @@
-"""Timing, memory and the machine's description, measured alike by every benchmark."""
+"""Timing, memory and a description of the machine, shared by all benchmarks."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ __all__ = [
     "time_limit",
 ]
 
-# A call shorter than this is repeated to fill it: below, what is timed is the clock and the launch.
+# Shorter calls are repeated to fill this time; otherwise the clock and the launch would dominate.
 _SAMPLE_SECONDS = 2e-3
 
 
@@ -61,16 +61,16 @@ class Budget:
 
     @property
     def spent(self) -> bool:
-        """Whether nothing new should be begun."""
+        """Whether no new measurement should start."""
         return self.elapsed > self.seconds
 
     def log(self, text: str) -> None:
-        """Print ``text`` behind the time, on the error stream: the table stays alone on the other one."""
+        """Print the time and ``text`` to the error stream; standard output holds only the table."""
         print(f"[{self.elapsed:6.1f} s] {text}", file=sys.stderr, flush=True)
 
 
 class OutOfTimeError(BaseException):
-    """The time of a row is over; not an Exception, which a compiler would wrap in one of its own."""
+    """The time of a row is over. Not an Exception, since a compiler would wrap it in one of its own."""
 
 
 @contextlib.contextmanager
@@ -106,11 +106,10 @@ def _process_age() -> float:
 
 
 def settle_allocator() -> None:
-    """Bring glibc's allocator to where a process that has worked for a while has it.
+    """Bring glibc's allocator to the state of a long-running process.
 
-    glibc hands freed memory back to the kernel, and pays page faults for it at the next call, until it has
-    seen a large block freed; from then on it keeps up to 64 MiB. Without this a call of 1 ms takes 1 or 3 ms
-    by what ran before it.
+    glibc returns freed memory to the kernel, and the next call pays page faults for it. Once a large block was freed,
+    glibc keeps up to 64 MiB. Without this function a call of 1 ms takes 1 or 3 ms, depending on what ran before it.
     """
     torch.empty((32 << 20) - (1 << 16), dtype=torch.uint8)
 
@@ -118,14 +117,14 @@ def settle_allocator() -> None:
 def median_seconds(
     calls: Mapping[str, Callable[[], object]], device: torch.device, *, budget: float = 1.0
 ) -> dict[str, float]:
-    """Return the median time of each call, in turns (ABC ABC …) so that drift of the machine meets them all.
+    """Return the median time of each call, in turns (ABC ABC …), so that drift of the machine affects all alike.
 
-    On a CPU with one thread (``OMP_NUM_THREADS=1``) it is CPU time, otherwise time on the clock.
+    On a CPU with one thread (``OMP_NUM_THREADS=1``) it is CPU time, otherwise wall-clock time.
 
     Args:
-        calls: what to time, by name.
+        calls: functions to time, by name.
         device: where they run.
-        budget: seconds to spend on each of them; one that takes longer than that is measured once.
+        budget: seconds to spend on each of them; a longer call is measured once.
     """
     return {name: statistics.median(times) for name, times in _samples(calls, device, budget).items()}
 
@@ -148,7 +147,7 @@ def median_ratios(
 def least_seconds(
     calls: Mapping[str, Callable[[], object]], device: torch.device, *, budget: float = 1.0
 ) -> dict[str, float]:
-    """Return the least time of each call, as in :func:`median_seconds`; a busy machine disturbs it less."""
+    """Return the shortest time of each call, as in :func:`median_seconds`; a busy machine disturbs it less."""
     return {name: min(times) for name, times in _samples(calls, device, budget).items()}
 
 
@@ -157,7 +156,7 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
     for name, call in calls.items():
         turns[name] = 0
         warm = _sample(call, 1, device)
-        # Of one that takes long the first is as good as any; on a GPU it may be the libraries that took long to load.
+        # For a long call the first time suffices; on a GPU it may include the loading of libraries.
         if warm < 10 * budget or device.type == "cuda":
             warm = min(_sample(call, 1, device) for _ in range(2))
         samples[name] = [warm]
@@ -172,7 +171,7 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
             break
         for name, call in calls.items():
             if turn < turns[name]:
-                call()  # untimed, for the caches and the free memory that the one before it left behind
+                call()  # untimed: the previous call left other caches and free memory
                 samples[name].append(_sample(call, repeats[name], device))
     return samples
 
@@ -194,7 +193,7 @@ def _sample_cuda(call: Callable[[], object], repeats: int) -> float:
 
 
 def _sample_cpu(call: Callable[[], object], repeats: int) -> float:
-    # Of one thread the time it has a core is known: on a machine that others use too, it is what it would take alone.
+    # The CPU time of one thread is known. On a shared machine it is the time that the thread would take alone.
     clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
     least, deadline = math.inf, time.perf_counter() + 0.1
     while True:
@@ -204,8 +203,8 @@ def _sample_cpu(call: Callable[[], object], repeats: int) -> float:
             call()
         least = min(least, clock() - begin)
         end = time.perf_counter()
-        # A thread that loses its core to another process keeps all others waiting, for many times what they
-        # need: such a sample is taken again, after a pause that makes us the next to run.
+        # A thread that loses its core to another process keeps all others waiting for long. Such a sample is
+        # repeated after a pause, which makes this process the next to run.
         if _involuntary_switches() == switches or end > deadline:
             return least
         time.sleep(0.01)
@@ -222,7 +221,7 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream), pause_step_hooks():
-        for _ in range(3):  # plans and workspaces are made before the capture
+        for _ in range(3):  # plans and workspaces are created before the capture
             call()
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
@@ -240,9 +239,9 @@ def copy_bandwidth(device: torch.device) -> float:
 
 
 def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
-    """Return how far the memory of tensors rises, during the call, above what was allocated before it.
+    """Return how far the memory of tensors rises during the call above its level before.
 
-    Scratch that a library takes behind torch's allocator is not seen: oneDNN's and MKL's on a CPU.
+    Memory that a library takes without torch's allocator is not counted: that of oneDNN and MKL on a CPU.
     """
     gc.collect()
     if device.type != "cuda":
@@ -256,8 +255,8 @@ def peak_bytes(call: Callable[[], object], device: torch.device) -> int:
 
 
 def _peak_bytes_cpu(call: Callable[[], object]) -> int:
-    """Add up, in the order of time, what the profiler reports of CPU tensors allocated and freed."""
-    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # it announces every start and stop otherwise
+    """Add up the allocations and frees of CPU tensors that the profiler reports, in order of time."""
+    os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # otherwise it prints every start and stop
     with torch.autograd.profiler.profile(profile_memory=True) as profile:
         call()
     events = [e for e in profile.kineto_results.events() if e.name() == "[memory]"]
@@ -284,7 +283,7 @@ def check_peak_bytes(device: torch.device) -> None:
 
 
 def machine(device: torch.device, seed: int) -> dict[str, Any]:
-    """Describe what a measurement ran on."""
+    """Return a description of the machine."""
     cpu = _cpu_name()
     return {
         "device": device.type,

@@ -84,7 +84,7 @@ def divide(index: np.ndarray, seed: int) -> tuple[np.ndarray, np.ndarray]:
 def load(path: Path) -> tuple[Stays, Tensor, Tensor]:
     """Return all stays, the indices of the training and validation stays in five equal parts, and of the test stays.
 
-    The first part are the usual validation stays. Values are normalised by the training stays.
+    The first part holds the usual validation stays. Values are normalised by the training stays.
     """
     values, hours, static, death = read(path)
     develop, test = divide(np.arange(len(death)), 42)

@@ -88,7 +88,7 @@ class E2Net(nn.Module):
 
 
 def e2cnn_cnn(n: int, mirrored: bool, width: int) -> nn.Module:
-    """The layers of ``GCNN``; the last kernel, of an even size that e2cnn has not, is larger by one."""
+    """The layers of ``GCNN``; the last kernel is larger by one, since e2cnn has no even sizes."""
     space = _space(n, mirrored)
     regular, classes = _regular(space, width), _regular(space, 10)
     here = source = _plain(space, 1)
@@ -119,7 +119,7 @@ def e2cnn_all_cnn(n: int, mirrored: bool, width: int) -> nn.Module:
 
 
 def e2cnn_residual(inputs: int, n: int, width: int) -> nn.Module:
-    """The convolutions of ``PartialGCNN`` over n rotations, in a row: e2cnn has no norm over the group and space."""
+    """The convolutions of ``PartialGCNN`` over n rotations, in sequence: e2cnn has no norm over group and space."""
     space = _space(n, mirrored=False)
     narrow, wide = _regular(space, width), _regular(space, 2 * width)
     source = _plain(space, inputs)

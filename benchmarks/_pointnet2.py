@@ -1,8 +1,8 @@
-"""PointNet++ (single scale, classification), what gridified networks are compared with.
+"""PointNet++ (single scale, classification), the baseline of gridified networks.
 
-With torch-geometric and its compiled parts installed, farthest points and balls are theirs (``fps``, ``radius``); else
-they are written here, in PyTorch alone and by the same definitions. The network is the published one either way: two
-set abstractions and one of everything, 1.5 million parameters.
+Farthest points and balls come from torch-geometric (``fps``, ``radius``) if it is installed with its compiled parts,
+and otherwise from PyTorch code in this file with the same definitions. The network is the published one: two set
+abstractions and a global one, 1.5 million parameters.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ except (ImportError, NotImplementedError, RuntimeError):
 
 __all__ = ["PARTS", "PointNet2", "ball", "farthest_points"]
 
-#: whose farthest points and balls are used
+#: library that finds farthest points and balls
 PARTS = "PyTorch" if _fps is None else "torch-geometric"
 #: distances held at once
 CHUNK_VALUES = 1 << 26

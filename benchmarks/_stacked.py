@@ -58,7 +58,7 @@ class Training:
         )
 
     def begin(self, steps: int) -> None:
-        """Begin again with new weights, for a training of so many steps."""
+        """Restart with new weights, for a training of ``steps`` steps."""
         fresh = self.make()
         self.network.load_state_dict(fresh.state_dict())
         self.average.load_state_dict(fresh.state_dict())
@@ -89,7 +89,7 @@ class Training:
             else:
                 self.index.copy_(index)
                 self.graph.replay()
-        # A replay does not count the versions of what it changes, by which layers tell whether a kernel is current.
+        # A replay does not count the versions of tensors, by which layers know whether a kernel is current.
         for network in (self.network, self.average):
             torch.autograd.graph.increment_version([*network.parameters(), *network.buffers()])
 

@@ -1,4 +1,4 @@
-"""Training steps in a loop of one's own, and counts of what they ask of the host."""
+"""Training steps in a custom loop, and counts of their launches and Python calls."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def make_step(net: nn.Module, autocast: str | None = None) -> Callable[[dict[str
 
 
 def _loss(y: Any, labels: Tensor) -> Tensor:
-    """Return the cross-entropy of predictions with classes, and else the mean square of what a layer returns."""
+    """Return the cross-entropy of class predictions, or the mean square of the outputs of a layer."""
     values: Tensor = getattr(y, "values", y) if not isinstance(y, torch.Tensor) else y
     if values.dim() == 2 and values.shape[1] > 1:
         return F.cross_entropy(values, labels)

@@ -1,4 +1,4 @@
-"""Tables for the terminal and for the documentation, which are the same text."""
+"""Tables for the terminal and the documentation, as the same text."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ratio(value: float | None) -> str:
 
 
 def describe(machine: dict[str, Any]) -> str:
-    """Say in one line what a measurement ran on."""
+    """Return one line that describes the machine."""
     where = machine["cpu"] if machine["device"] == "cpu" else f"{machine['device_name']}, {machine['cpu']}"
     threads = f"{machine['threads']} threads"
     if machine["device"] == "cpu" and machine["threads"] == 1:
@@ -60,7 +60,7 @@ def describe(machine: dict[str, Any]) -> str:
 
 
 def replace_section(path: Path, name: str, text: str) -> None:
-    """Put ``text`` between the marks of a section of a Markdown file, at its end if there is none."""
+    """Put ``text`` between the markers of a section of a Markdown file, or append the section if it is missing."""
     begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
     section = f"{begin}\n\n{text.strip()}\n\n{end}"
     old = path.read_text() if path.exists() else ""
@@ -69,7 +69,7 @@ def replace_section(path: Path, name: str, text: str) -> None:
 
 
 def save(report: dict[str, Any], path: Path | None) -> None:
-    """Write what was measured so far, if a path is given: a benchmark that is stopped leaves what it has done."""
+    """Write the measurements so far, if a path is given, so that a stopped benchmark keeps them."""
     if path is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(json.dumps(report, indent=1) + "\n")

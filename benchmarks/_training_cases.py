@@ -1,4 +1,4 @@
-"""What training steps are measured of: the networks of the guide, every registered network, and layers."""
+"""Cases of training steps: the networks of the guide, every registered network, and layers."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _first_recipes() -> dict[str, str]:
 
 
 def recipe_of(model: str) -> Recipe:
-    """Return a recipe of a registered network, or that of the network whose name begins alike, with this one in it."""
+    """Return a recipe of a network, or else that of the network with the longest common prefix, with this one in it."""
     first = _first_recipes()
     if model in first:
         return find_recipe(first[model])
@@ -108,7 +108,7 @@ def recipe_of(model: str) -> Recipe:
 
 
 def _common_letters(first: str, second: str) -> int:
-    """Return how many letters two names begin with alike."""
+    """Return the length of the common prefix of two names."""
     return next(
         (i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b), min(len(first), len(second))
     )

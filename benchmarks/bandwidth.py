@@ -122,7 +122,7 @@ def train(net: CCNN, x: Tensor, y: Tensor, options: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def accuracy(net: CCNN, x: Tensor, y: Tensor, step: float) -> float:
-    """Return the share of right predictions, in percent."""
+    """Return the share of correct predictions, in percent."""
     right = [
         (net(part, step=step).argmax(1) == truth).sum() for part, truth in zip(x.split(250), y.split(250), strict=True)
     ]
@@ -130,7 +130,7 @@ def accuracy(net: CCNN, x: Tensor, y: Tensor, step: float) -> float:
 
 
 def run(task: str, rules: list[str], options: argparse.Namespace, report: dict[str, Any]) -> None:
-    """Train every rule with every seed on one task, and save what is known after each."""
+    """Train every rule with every seed on one task, and save the results after each."""
     x, y, x_test, y_test = (t.to(options.device) for t in read_images(task, options))
     # Half of the resolution, so that there is a finer one to test at; sequences can be resampled at any.
     shrink = 1 if options.large and task not in ("cifar10", "digits") else 2

@@ -1,4 +1,4 @@
-"""How much Python of the library runs on the way of one call: files entered, and calls of functions in them.
+"""How much Python code of the library runs in one call: files entered, and function calls in them.
 
     python benchmarks/call_counts.py            # a table
     python benchmarks/call_counts.py --where    # and the calls of each file
@@ -85,7 +85,7 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--where", action="store_true", help="list the calls of each file")
-    parser.add_argument("--case", choices=CASES, action="append", help="count these alone")
+    parser.add_argument("--case", choices=CASES, action="append", help="count only these cases")
     options = parser.parse_args()
     torch.manual_seed(0)
     print("| case | files | calls |\n|---|---:|---:|")

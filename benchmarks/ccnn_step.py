@@ -1,4 +1,4 @@
-"""How long does a training step of a CCNN take, against the plain layers, the FFT, and the authors' code?
+"""How long does a training step of a CCNN take, compared with plain layers, the FFT, and the authors' code?
 
     python benchmarks/ccnn_step.py --out benchmarks/results/ccnn-step-h200.json
     python benchmarks/ccnn_step.py --from-json benchmarks/results/ccnn-step-h200.json \
@@ -7,12 +7,12 @@
     python benchmarks/ccnn_step.py --warm 3/8                   # compile the kernels of an eighth of the rows
     python benchmarks/ccnn_step.py --quick --out steps.json     # tiny shapes, to see that it runs
 
-A step is forward and backward of a mean of squares, replayed as a CUDA graph, of networks with kernels as long as their
+A step is the forward and backward pass of a mean of squares, replayed as a CUDA graph. Kernels are as long as the
 inputs. The ways:
 
-- ``fused``: convolutions on tensor cores in bfloat16 autocast, and what lies between them in fused kernels,
-- ``fft``: torch.fft in float32, torch's own operations between (the network as one writes it in plain PyTorch),
-- ``plain``: the convolutions of the first, torch's own operations between them,
+- ``fused``: convolutions on tensor cores in bfloat16 autocast, fused kernels between them,
+- ``fft``: torch.fft in float32, torch's own operations between (the network in plain PyTorch),
+- ``plain``: the convolutions of ``fused``, torch's own operations between them,
 - ``fft fused``: torch.fft in float32, fused kernels between.
 
 Results are saved after each of them. ``--profile`` writes a table of the kernels of each row's fused step.
@@ -101,7 +101,7 @@ def make_step(row: Row, way: str, device: torch.device) -> Callable[[], None]:
 
 
 def measure(row: Row, way: str, device: torch.device, profile: Path | None) -> tuple[float, int]:
-    """Return the milliseconds of a step, and how much memory it takes beyond what is there before."""
+    """Return the milliseconds of a step, and its peak memory above the level before it."""
     method, _, fused = WAYS[way]
     with forced(method, fused):
         call = make_step(row, way, device)
@@ -115,7 +115,7 @@ def measure(row: Row, way: str, device: torch.device, profile: Path | None) -> t
 
 
 def write_profile(path: Path, call: Callable[[], None], device: torch.device) -> None:
-    """Write the kernels of a step, by the time that all calls of each take."""
+    """Write the kernels of a step, ordered by their total time."""
     from torch.profiler import ProfilerActivity, profile  # noqa: PLC0415
 
     kind = ProfilerActivity.CUDA if device.type == "cuda" else ProfilerActivity.CPU
@@ -132,7 +132,7 @@ def write_profile(path: Path, call: Callable[[], None], device: torch.device) ->
 
 
 def run(options: argparse.Namespace, device: torch.device) -> Results:
-    """Measure all rows, one way after the other: the first that is asked for is known first."""
+    """Measure all rows, one way after the other, in the order of the options."""
     rows = {name: row for name, row in (QUICK if options.quick else ROWS).items() if options.only in name}
     empty = {name: {"milliseconds": {}, "peak_bytes": {}, "failed": {}, "authors_ms": rows[name][-1]} for name in rows}
     report: Results = {"machine": machine(device, 0), "rows": empty}

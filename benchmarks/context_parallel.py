@@ -4,8 +4,8 @@ torchrun --nproc-per-node 4 benchmarks/context_parallel.py [--length 1000000] [-
 python benchmarks/context_parallel.py --device cuda --length 16384 --channels 140     # one process: the wrapper's cost
 
 Trains a CCNN of global kernels on one long sequence per data group. Prints, for each process, the time of a step, the
-bytes kept for the backward pass and the bytes that convolutions sent, beside those of the formula. With one process
-the same network without ``shard`` is measured in turns with it.
+bytes kept for the backward pass, and the bytes that convolutions sent, measured and by the formula. With one process it
+also times the same network without ``shard``, in turns.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def network(options: argparse.Namespace) -> nn.Module:
 
 
 def kept_bytes(net: nn.Module, x: Tensor) -> int:
-    """Return the bytes that a forward pass keeps for its backward pass, but for parameters."""
+    """Return the bytes that a forward pass keeps for its backward pass, without parameters."""
     known, kept = {p.untyped_storage().data_ptr() for p in net.parameters()}, {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -71,7 +71,7 @@ def train_step(net: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, targ
 def seconds_of(nets: list[nn.Module], x: Tensor, target: Tensor, options: argparse.Namespace) -> tuple[Any, Any]:
     """Return the median time of a step of each network, and the losses of the first.
 
-    The networks are measured in turns, in an order that changes from step to step: who comes second finds warm caches.
+    The networks are measured in turns, in an order that changes from step to step: the second one finds warm caches.
     """
     optimizers = [torch.optim.AdamW(net.parameters(), lr=0.01) for net in nets]
     times: list[list[float]] = [[] for _ in nets]

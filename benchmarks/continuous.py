@@ -1,4 +1,4 @@
-"""What a continuous kernel costs: training steps against discrete and local kernels, and the share of generating them.
+"""The cost of continuous kernels: training steps beside discrete and local kernels, and the share of generating them.
 
     python benchmarks/continuous.py                       # on the GPU if there is one
     python benchmarks/continuous.py --quick               # tiny shapes, to see that it runs
@@ -11,10 +11,10 @@ Every row times a training step (forward and backward of a mean of squares, no o
 - continuous kernels as long as the input,
 - (a) discrete kernels of the same length: one weight per point (``Table``),
 - (b) local discrete kernels, 3 points per axis,
-- (c) the generation of all its kernels alone, forward and backward, whose share of the step is what counts.
+- (c) only the generation of its kernels, forward and backward; the table shows its share of the step.
 
 Small networks are bound by launches, so on a GPU each step is also captured and replayed as a CUDA graph (``graphed``),
-which leaves the arithmetic. ``--compile`` adds rows under ``torch.compile``.
+which leaves only the arithmetic. ``--compile`` adds rows under ``torch.compile``.
 """
 
 from __future__ import annotations
@@ -47,12 +47,12 @@ class Case:
     """One row: a network and the input it is timed on.
 
     Args:
-        name: what the row is called.
+        name: name of the row.
         build: makes the network with continuous kernels.
         shape: of the input.
         table: makes it with discrete kernels of the same length; None to leave that column out.
         local: makes it with kernels of 3 points per axis.
-        authors_ms: what the authors' code took for this step on an H200.
+        authors_ms: milliseconds of the authors' code for this step on an H200.
     """
 
     name: str

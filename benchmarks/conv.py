@@ -1,4 +1,4 @@
-"""How fast is the convolution, how much memory does it train in, and does "auto" take the faster way?
+"""How fast is the convolution, how much memory does training take, and does "auto" choose the fastest method?
 
     python benchmarks/conv.py                       # on the GPU if there is one
     python benchmarks/conv.py --quick               # a few small rows, to see that it runs
@@ -8,9 +8,9 @@
     python benchmarks/conv.py --calibrate --kinds 1d-dense
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 
-Every row compares, in turns, what a user gets (``auto``), our FFT (``fft``), the formula that everybody writes
-with torch.fft (``plain``) and torch's own convolution (``direct``), beside the time in which the inputs could
-be read and the outputs written, at the bandwidth of a copy measured in the same run (``floor``).
+Every row compares, in turns, the default (``auto``), our FFT (``fft``), the plain formula with torch.fft (``plain``)
+and torch's own convolution (``direct``). ``floor`` is the time to read the inputs and write the outputs, at the
+bandwidth of a copy in the same run.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ Results = dict[str, Any]
 
 
 def cases(device: str, quick: bool) -> list[Case]:
-    """Return the rows: global depthwise convolutions, then dense ones and short kernels, for sums to win."""
+    """Return the rows: global depthwise convolutions, then dense ones and short kernels, which favour direct sums."""
     lengths = {1: (256, 1024, 4096, 16384, 65536), 2: (16, 32, 64, 128, 256), 3: (16, 32, 64)}
     if quick:
         lengths = {1: (256, 1024), 2: (16,), 3: (16,)}
@@ -112,7 +112,7 @@ def measure(case: Case, device: torch.device, bandwidth: float, budget: float) -
 
 
 def runs(call: Callable[[], object]) -> bool:
-    """Return whether a library takes this shape at all; cuDNN refuses some long kernels."""
+    """Return whether a library supports this shape; cuDNN refuses some long kernels."""
     try:
         call()
     except RuntimeError as error:
@@ -122,7 +122,7 @@ def runs(call: Callable[[], object]) -> bool:
 
 
 def ratios(entry: Results) -> dict[str, float]:
-    """Return what the row is judged by; less is better."""
+    """Return the ratios of a row; less is better."""
     relative = entry["relative_to_auto"]
     values = {
         "fft/plain": relative["fft"] / relative["plain"],
@@ -149,11 +149,11 @@ Forward and backward to input and kernel, times in ms, peak memory in MiB:
 
 {render_mode(rows, "training")}
 
-`fft` is ours, `plain` the formula with torch.fft at twice the length, `direct` torch's own convolution (–
-where, by the number of its multiplies, it would take longer than {LONGEST_SECONDS:.0f} s, or where the library
-refuses the shape), `floor` the time to read the inputs and write the outputs once. `auto/best` is
-`method="auto"` against the faster of `plain` and `direct`: the median of the ratios of all turns, which other load on
-the machine disturbs less than the times."""
+`fft` is our method, `plain` the formula with torch.fft at twice the length, `direct` torch's own convolution, and
+`floor` the time to read the inputs and write the outputs once. A dash marks convolutions that would take longer than
+{LONGEST_SECONDS:.0f} s by their number of multiplications, or that the library refuses. `auto/best` is the time of
+`method="auto"` divided by that of the faster of `plain` and `direct`: the median of the ratios of all turns, which
+other load on the machine disturbs less than the times."""
 
 
 def render_mode(rows: list[Results], mode: str) -> str:
@@ -232,12 +232,14 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true", help="a few small rows")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write everything measured")
-    parser.add_argument("--from-json", type=Path, metavar="PATH", help="measure nothing, read what was written")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="where to write the measurements")
+    parser.add_argument(
+        "--from-json", type=Path, metavar="PATH", help="show saved measurements instead of making new ones"
+    )
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="put the tables into this file")
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--calibrate", action="store_true", help="measure and write the constants of the cost model")
-    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="calibrate these alone")
+    parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="calibrate only these kinds")
     task.add_argument("--chunks", action="store_true", help="time against CHUNK_BYTES")
     args = parser.parse_args()
 

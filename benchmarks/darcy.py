@@ -3,12 +3,12 @@
     python benchmarks/darcy.py --data darcy_small.npz                 # on the GPU if there is one
     python benchmarks/darcy.py --quick                                # solved in code, a few steps, to see that it runs
     python benchmarks/darcy.py --data darcy_small.npz --channels 32 --epochs 15 --device cpu
-    python benchmarks/darcy.py --from-json benchmarks/results/darcy-cuda.json \
+    python benchmarks/darcy.py --from-json benchmarks/results/darcy-cpu.json \
         --markdown docs/benchmarks/architectures.md
 
-All networks meet the same batches under the same optimiser, schedule and loss, the mean relative l² error. The operator
-is that of the package neuraloperator, and is left out where that is not installed. Errors are those of the test set,
-after the last epoch: nothing is chosen by them.
+All networks see the same batches, with the same optimiser, schedule and loss, the mean relative l² error. The operator
+comes from the package neuraloperator, and is left out if that is not installed. Errors are those on the test set after
+the last epoch; the test set is not used to choose anything.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def main() -> None:
         else:
             count = {"train": 40, "test": 10} if options.quick else {"train": 1000, "test": 50}
             made = {n: load("darcy_synthetic", resolution=n, validation=0, **count) for n in (16, 32)}
-            # Told its step the way a loader of files tells it.
+            # The step is set as by a loader of files.
             data, fine = made[16], replace(made[32], test=replace(made[32].test, step=0.5))
         rows = {}
         for name, net in networks(options.channels, options.blocks, device, options.seed).items():

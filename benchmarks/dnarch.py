@@ -1,4 +1,4 @@
-"""What learning an architecture costs, and what a learned one saves: chapter 6's two claims.
+"""The cost of learning an architecture, and the savings of a learned one: chapter 6's two claims.
 
     python benchmarks/dnarch.py                           # on the GPU if there is one
     python benchmarks/dnarch.py --quick                   # tiny shapes, to see that it runs
@@ -6,13 +6,13 @@
     python benchmarks/dnarch.py --from-json benchmarks/results/dnarch-cpu.json \
         --markdown docs/benchmarks/architectures.md
 
-The first table times a training step (forward, loss, backward, optimiser) of DNArch, with its masks at the size of the
-base network, so at the budget 1.0, against the same step of the base network; "fixed shapes" is the mode in which
-masks multiply and nothing is cut. The second takes resolutions, widths and depth down to complexities of 0.75 and 0.5
-of the base's, two ways each, materialises the network, and times its prediction and its training step against the
+The first table compares a training step (forward, loss, backward, optimiser) of DNArch with that of the base network.
+Masks have the size of the base network, so the budget is 1.0. "fixed shapes" is the mode in which masks multiply and
+nothing is cropped. The second table has networks of 0.75 and 0.5 of the base network's complexity, reached by all
+masks, by resolution or by width. Each is materialised, and its prediction and training step are compared with the
 base's.
 
-Times of a row were measured in turns in one process; on a GPU also as CUDA graphs, where shapes are fixed.
+Times of a row are measured in turns in one process; on a GPU also as CUDA graphs, if shapes are fixed.
 """
 
 from __future__ import annotations

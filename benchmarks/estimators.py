@@ -4,7 +4,7 @@
     python benchmarks/estimators.py --save benchmarks/results/estimators-cpu.json
 
 Ten classification sets (accuracy in percent) and two regression sets (root-mean-square error), with the split of the
-archive. Each method gets the training file alone, and no method is tuned per set. MiniRocket and the InceptionTime-like
+archive. Each method gets only the training file, and no method is tuned per set. MiniRocket and the InceptionTime-like
 network get series of unequal length stretched to the longest. Seeds that the file holds already are not run again.
 """
 
@@ -37,7 +37,7 @@ SETS = (
 STEPS, FEWER_STEPS = 400, {"ACSF1": 150}
 #: sets on which networks get one seed: a step takes half a second of one core and more
 LONG = ("ACSF1", "OSULeaf")
-#: the method that is ranked, and what it is ranked with
+#: the method that is ranked, and the methods it is compared with
 OURS, OTHERS = "CCNN", ("MiniRocket", "Inception", "1-NN DTW")
 #: one network, averaged with random kernels in equal shares
 ONE = "CCNN, networks=1"

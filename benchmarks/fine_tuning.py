@@ -5,12 +5,12 @@
 
 Each task differs from the one that the weight was trained on. The same network is trained on a tenth of the task's
 training data, from the weight and from scratch, for the same number of steps with the same optimiser and schedule, by
-the recipe that ``kernelfield train DATA --start-from WEIGHT`` has. Each start has its own learning rate: of two,
+the recipe of ``kernelfield train DATA --start-from WEIGHT``. Each start has its own learning rate: of two,
 the one with the better score on the validation split under the first seed. Scores are those of the last step on the
 test split. All data are generated or come with scikit-learn, and the weights come with the package.
 
-The tasks, the steps and the rates were set before the first run. Run again with the same ``--save``, the script
-continues where it was stopped. All of it takes about ten minutes on one core.
+The tasks, the steps and the rates were set before the first run. Run the script again with the same ``--save`` to
+continue where it stopped. It takes about ten minutes on one core.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STARTS = ("weight", "scratch")
 
 @dataclass(frozen=True)
 class Task:
-    """What to train.
+    """A task to train on.
 
     Args:
         weight: the pretrained weight.
@@ -183,7 +183,7 @@ def scores(rows: list[dict[str, Any]], name: str, start: str) -> tuple[float, li
 
 
 def shown(rows: list[dict[str, Any]]) -> str:
-    """Return the table: a line per task, of which all trainings are done."""
+    """Return the table, with a line for each task whose trainings are all done."""
     lines = []
     for name, task in TASKS.items():
         own = [row for row in rows if row["task"] == name]
@@ -209,7 +209,7 @@ def _cell(metric: str, values: list[float], rate: float) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tasks", default=",".join(TASKS), help="names of tasks, with commas between them")
+    parser.add_argument("--tasks", default=",".join(TASKS), help="names of tasks, separated by commas")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--steps", type=int, help="largest number of steps of a training")

@@ -4,18 +4,19 @@
     python benchmarks/group_attention.py --quick          # tiny networks, to see that it runs
     python benchmarks/group_attention.py --json benchmarks/results/group_attention-h200.json
     python benchmarks/group_attention.py --only self      # or: attentive
-    python benchmarks/group_attention.py --methods auto --budget 60    # what matters most, in a minute
+    python benchmarks/group_attention.py --methods auto --budget 60    # the first rows, in a minute
     python benchmarks/group_attention.py --from-json FILE --markdown docs/benchmarks/groups.md
 
-Self-attention: the rotated-MNIST network of chapter 9 on 28², by each way to compute attention, and the plain reference
-with all scores at once where it fits. Attentive: the networks of chapter 8, and the plain ones they are compared with.
-Rows come in the order in which they matter. Each is printed and saved as soon as it is measured. No measurement begins
-once the process has run for ``--budget`` seconds. Where Triton's cache is empty, the first step of a row compiles its
-kernels one after the other: eleven kernels, about a minute of CPU time, for the first row alone. The error stream shows
-how long that takes. ``--kernels FILE`` keeps a record of the kernels and compiles those of an earlier run in parallel.
+Self-attention: the rotated-MNIST network of chapter 9 on 28², by each method, and the plain reference with all scores
+at once where it fits. Attentive: the networks of chapter 8, and plain networks for comparison. The most important rows
+come first. Each row is printed and saved as soon as it is measured. No measurement begins once the process has run for
+``--budget`` seconds. Where Triton's cache is empty, the first step of a row compiles its kernels one after the other:
+eleven kernels, about a minute of CPU time, for the first row alone. The error stream shows how long that takes.
+``--kernels FILE`` keeps a record of the kernels and compiles those of an earlier run in parallel.
 
-A step is forward, backward of a mean of squares, without an optimiser; on a GPU also captured and replayed as a CUDA
-graph. Peak memory is what tensors take above weights and input. ``--compile`` adds a column under ``torch.compile``.
+A step is the forward and backward pass of a mean of squares, without an optimiser; on a GPU also captured and replayed
+as a CUDA graph. Peak memory is that of tensors other than weights and input. ``--compile`` adds a column under
+``torch.compile``.
 """
 
 from __future__ import annotations
@@ -63,10 +64,10 @@ class Case:
 
     Args:
         kind: "self" or "attentive".
-        name: what the row is called.
+        name: name of the row.
         shape: of the input.
         build: makes the network, with keyword arguments for self-attention.
-        methods: the ways to compute attention that are timed; the first is the one that counts.
+        methods: the methods that are timed; the table's ratios use the first.
         authors: milliseconds and GiB of the authors' code on an H200; None where it runs out of its 140 GiB.
     """
 
@@ -233,7 +234,7 @@ ATTENTIVE_HEADER = ("attentive", "step, ms", "graphed", "peak, MiB", "authors' c
 
 
 def best(row: dict[str, Any], method: str) -> float | None:
-    """Return the least of the times of a method."""
+    """Return the shortest time of a method."""
     found = [value for name, value in row["ms"].items() if name.split(" ")[0] == method]
     return min(found) if found else None
 
@@ -271,8 +272,10 @@ def main() -> None:
         "--methods", nargs="+", choices=METHODS, default=list(METHODS), help="ways to compute attention"
     )
     parser.add_argument("--each", type=float, default=0.3, help="seconds to spend on each measurement")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run; nothing begins later")
-    parser.add_argument("--row", type=float, default=math.inf, help="seconds after which a row is left as it is")
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, help="seconds of the whole run; no measurement starts later"
+    )
+    parser.add_argument("--row", type=float, default=math.inf, help="seconds after which a row is abandoned")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--kernels", type=Path, help="compile the kernels of this record in parallel, and extend it")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")

@@ -1,4 +1,4 @@
-"""What a lifting and a group convolution cost in the forms in which they can be called.
+"""The cost of a lifting and a group convolution, by the form of their input.
 
     python benchmarks/group_forms.py
 

@@ -1,4 +1,4 @@
-"""How long a training step on a group takes, and how much memory, against e2cnn and against a plain CNN of equal width.
+"""Time and memory of a training step on a group, beside e2cnn and a plain CNN of equal width.
 
     python benchmarks/groups.py                           # on the GPU if there is one
     python benchmarks/groups.py --compile                 # also under torch.compile
@@ -52,13 +52,13 @@ class Case:
     """One row: a network and the input it is timed on.
 
     Args:
-        name: what the row is called.
+        name: name of the row.
         build: makes ours.
         shape: of the input.
         plain: makes the plain CNN; None to leave it out.
         theirs: makes e2cnn's; None to leave it out.
-        e2cnn_ms: what e2cnn took for this step on an H200, batch 128, where it was measured before.
-        authors_ms: what the authors' code took there.
+        e2cnn_ms: milliseconds of e2cnn for this step on an H200, batch 128, if measured earlier.
+        authors_ms: milliseconds of the authors' code there.
     """
 
     name: str
@@ -167,7 +167,7 @@ def make(build: Callable[[], nn.Module], device: torch.device) -> nn.Module:
 
 
 def captured(name: str, call: Callable[[], object]) -> dict[str, Callable[[], object]]:
-    """Return the call's replay as a CUDA graph, under its name; nothing where it cannot be captured."""
+    """Return the replay of a call as a CUDA graph, by its name; nothing if it cannot be captured."""
     try:
         return {f"{name}, graphed": graphed(call)}
     except RuntimeError as error:  # not everything a library launches can be
@@ -185,7 +185,7 @@ def measure(case: Case, device: torch.device, compiled: bool, each: float, budge
     if compiled:
         calls["ours, compiled"] = training_step(torch.compile(make(case.build, device)), x)  # type: ignore[arg-type]
     for name, call in calls.items():
-        call()  # compiles kernels and loads libraries, which takes longer than the steps that follow
+        call()  # compiles kernels and loads libraries, which takes longer than the next steps
         budget.log(f"{case.name}: {name}, first step done")
     if device.type == "cuda":
         for name in [name for name in calls if name != "e2cnn"]:
@@ -208,11 +208,11 @@ HEADER = (
 
 
 def cells(row: dict[str, Any]) -> list[str]:
-    """Return a row of the table. Ratios are to our fastest way to take the same step."""
+    """Return a row of the table. Ratios are to our fastest version of the same step."""
     ms, mib = row["milliseconds"], row["peak_mib"]
     names = ("ours", "ours, compiled", "ours, graphed", "ours, compiled, graphed")
     best = min(ms[name] for name in names if name in ms)
-    # e2cnn is compared as it runs, launch by launch: with our step launched likewise, and with the fastest.
+    # e2cnn runs launch by launch. It is compared with our step launched likewise, and with our fastest one.
     theirs = ms.get("e2cnn") or row["e2cnn_ms"]
     ratios = [
         MISSING
@@ -236,9 +236,11 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true", help="also time each step under torch.compile")
-    parser.add_argument("--only", default="", help="rows whose name contains this; of saved ones the others are kept")
+    parser.add_argument("--only", default="", help="rows whose name contains this; other saved rows are kept")
     parser.add_argument("--each", type=float, default=2.0, help="seconds to spend on each measurement")
-    parser.add_argument("--budget", type=float, default=math.inf, help="seconds of the whole run; nothing begins later")
+    parser.add_argument(
+        "--budget", type=float, default=math.inf, help="seconds of the whole run; no measurement starts later"
+    )
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")

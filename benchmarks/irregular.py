@@ -7,12 +7,12 @@
     python benchmarks/irregular.py --device cpu --channels 2 --hidden 8 --once --network-points 0   # pairs in minutes
 
 One training step (forward and backward) of one depthwise layer, with a kernel as long as the input or one under a mask,
-by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run; pairs are left out
-above ``--most-pairs``, and their time is then extrapolated from the largest number that ran. Memory is the peak of the
-step: of the GPU, or of tensors that the profiler saw on a CPU. With ``--once`` all pairs are computed once on a CPU,
-after a warm-up on 64 points, and their memory is not measured: the profiler would hold a record of each chunk. With one
-thread, times on a CPU are seconds of the processor, to which other programs do not add. Exponents are fitted over the
-given numbers of points.
+by each method of ``kernelfield.ops.point_conv``. Times are ratios to all pairs in the same run. Above ``--most-pairs``
+all pairs are left out, and their time is extrapolated from the largest number that ran. Memory is the peak of the step:
+of the GPU, or of tensors that the profiler saw on a CPU. With ``--once`` all pairs are computed once on a CPU, after a
+warm-up on 64 points, and their memory is not measured: the profiler would hold a record of each chunk. With one thread,
+times on a CPU are CPU seconds, which do not include other programs. Exponents are fitted over the given numbers of
+points.
 
 First, one training step of a whole CCNN on ``--network-points`` points: of a cloud, and of a series with global
 kernels. ``--network-points 0`` leaves it out. Results are written after each part.

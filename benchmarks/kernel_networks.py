@@ -1,4 +1,4 @@
-"""How far from float64 are kernel networks that are evaluated in one launch, and how long does that take?
+"""Errors and times of kernel networks that are evaluated in one launch, compared with float64.
 
     python benchmarks/kernel_networks.py --out benchmarks/results/kernel-networks-h200.json
     python benchmarks/kernel_networks.py --from-json benchmarks/results/kernel-networks-h200.json \
@@ -7,8 +7,8 @@
 
 Networks like those of the five layers of a CCNN are sampled together, forward and backward, by the fused kernels and by
 torch's own operations in float32. Errors are relative, of the samples and of all parameters' gradients together, each
-against the same formulas in float64; memory that the fused kernels are given is filled with NaN before. Exits with an
-error if the fused kernels are more than twice as far off as torch, or than float32 resolves.
+compared with the same formulas in float64. The memory of the fused kernels is filled with NaN first. Exits with an
+error if the error of the fused kernels is more than twice that of torch, and above the resolution of float32.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ GRIDS: dict[str, tuple[tuple[int, ...], bool]] = {
 }
 QUICK: dict[str, tuple[tuple[int, ...], bool]] = {"20": ((20,), False), "3 × 4": ((3, 4), False)}
 LAYERS, CHANNELS = 5, 140
-#: errors up to which nothing is said: float32 resolves no more of a sum over thousands of points
+#: errors that are always accepted: float32 cannot resolve sums over thousands of points better
 FLOOR = 5e-6
 
 
@@ -95,7 +95,7 @@ def measure(make: Callable[..., Field], size: tuple[int, ...], causal: bool, dev
     weights = torch.randn(LAYERS, CHANNELS, grid.points, device=device)
     exact = results(by_formula, [copy.deepcopy(f).double() for f in fields], grid, weights)
     plain = results(by_formula, fields, grid, weights)
-    # What the caching allocator hands out next was filled with NaN.
+    # The next memory of the caching allocator is filled with NaN.
     poison = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(4)]
     del poison
     got = results(fused, fields, grid, weights)
@@ -117,7 +117,7 @@ def measure(make: Callable[..., Field], size: tuple[int, ...], causal: bool, dev
 
 
 def too_far(row: Results) -> bool:
-    """Whether the fused kernels are not a number, or are further off than torch's operations in float32 would be."""
+    """Whether results of the fused kernels are NaN, or have much larger errors than torch's operations in float32."""
     ours, theirs = row["errors"]["fused"], row["errors"]["torch"]
     return any(not ours[what] <= max(FLOOR, 2 * theirs[what]) for what in ours)
 

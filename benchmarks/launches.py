@@ -1,7 +1,7 @@
 """How many kernels does a training step launch, and how many Python functions does it call?
 
     python benchmarks/launches.py --out benchmarks/results/launches-cpu.json
-    python benchmarks/launches.py --networks p4-CNN --functions 20      # and what is called most
+    python benchmarks/launches.py --networks p4-CNN --functions 20      # and the most frequent functions
 
 A step is forward, cross-entropy, backward, and fused AdamW. On a machine without a GPU the step takes the path of a
 GPU with kernels that do nothing: each launch of a Triton kernel counts, and each operation of torch that is neither a
@@ -16,7 +16,7 @@ another commit, copy this script and the modules it imports from this folder int
     export PYTHONPATH=../before/src
     python ../before/benchmarks/launches.py --as before --commit 6454f8a --out benchmarks/results/launches-cpu.json
 
-``--markdown docs/guides/speed.md`` writes the table into the guide; with ``--networks`` and no names, without a count.
+``--markdown docs/guides/speed.md`` writes the table into the guide. ``--networks`` without names counts nothing anew.
 """
 
 from __future__ import annotations
@@ -185,7 +185,9 @@ def main() -> None:
     parser.add_argument("--networks", nargs="*", default=list(CASES), choices=list(CASES))
     parser.add_argument("--as", dest="name", default="after", help="name of these counts in the file")
     parser.add_argument("--commit", default="", help="the commit that is counted, for the file")
-    parser.add_argument("--functions", type=int, default=0, help="print the functions and kernels that are called most")
+    parser.add_argument(
+        "--functions", type=int, default=0, help="print this many of the most frequent functions and kernels"
+    )
     parser.add_argument("--out", type=Path)
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Long convolutions on tensor cores: against the formula with torch.fft, and the bytes they must move.
+"""Long convolutions on tensor cores, compared with the formula with torch.fft and with the time to move the bytes.
 
     python benchmarks/long_conv.py --json benchmarks/results/long-conv-h200.json
     python benchmarks/long_conv.py --from-json benchmarks/results/long-conv-h200.json \
@@ -9,10 +9,9 @@
     python benchmarks/long_conv.py --calibrate results.json  # fit the cost model behind "auto" to saved results
 
 Every row is one depthwise convolution, forward and backward to input and kernel, replayed as a CUDA graph so that
-launches do not count: ours in bfloat16 and in float32 with the precision of tf32 ("high"), the formula that everybody
-writes with torch.fft in float32, and on request the formula under torch.compile. ``floor`` is the time to read x and k
-and to write y, then to read the gradient of y, x and k and to write both gradients, at the bandwidth of a copy in the
-same run.
+launches do not count: ours in bfloat16 and in float32 with the precision of tf32 ("high"), the plain formula with
+torch.fft in float32, and on request the formula under torch.compile. ``floor`` is the time to read x and k and to write
+y, then to read the gradient of y, x and k and to write both gradients, at the bandwidth of a copy in the same run.
 ``ccnn_step.py`` times them in networks.
 """
 
@@ -73,7 +72,7 @@ DTYPES = {"bf16": torch.bfloat16, "tf32": torch.float32}
 
 def step(problem: Problem, method: str, dtype: torch.dtype) -> Callable[[], tuple[Tensor, ...]]:
     """Return a call that computes the output and both gradients in this dtype."""
-    # Leaves of their own: what else is computed from the problem's tensors must not reach into a captured graph.
+    # New leaves: other results of the problem's tensors must not reach into a captured graph.
     x, kernel = (t.detach().to(dtype).requires_grad_() for t in (problem.x, problem.kernel))
     grad = problem.grad.to(dtype)
     case = problem.case
@@ -108,7 +107,7 @@ def replayed(call: Callable[[], object], device: torch.device) -> Callable[[], o
 
 
 def measure(case: Case, target: float, device: torch.device, bandwidth: float) -> Results:
-    """Measure one row, each way by itself: they would not all fit."""
+    """Measure one row, each way by itself, since together they would not fit into memory."""
     torch.manual_seed(0)
     problem = Problem(case, device)
     seconds, eager, peak, error = {}, {}, {}, {}
@@ -141,7 +140,7 @@ def measure(case: Case, target: float, device: torch.device, bandwidth: float) -
 
 
 def measure_compiled(case: Case, device: torch.device) -> float:
-    """Return the time of the formula under torch.compile, replayed as the others."""
+    """Return the time of the formula under torch.compile, replayed like the others."""
     torch.manual_seed(0)
     torch.compiler.reset()  # a function is compiled for eight shapes at most
     call = step(Problem(case, device), "compiled", torch.float32)
@@ -152,7 +151,7 @@ def measure_compiled(case: Case, device: torch.device) -> float:
 def run(device: torch.device, options: argparse.Namespace) -> Results:
     """Measure everything that fits the options, and save it after every row."""
     torch.set_float32_matmul_precision("high")
-    selfcheck.CHECKS = False  # it is the kernels that are timed, and their errors shown
+    selfcheck.CHECKS = False  # the kernels themselves are timed, and their errors shown
     begin = time.monotonic()
     report: Results = {"machine": machine(device, 0), "copy_bandwidth": copy_bandwidth(device), "rows": {}}
     rows = QUICK if options.quick else SIZES if options.sizes else ROWS
@@ -164,7 +163,7 @@ def run(device: torch.device, options: argparse.Namespace) -> Results:
         try:
             report["rows"][name] = measure(case, target, device, report["copy_bandwidth"])
             print(*cells(name, report["rows"][name]), sep="  ", flush=True)
-        except (RuntimeError, ValueError) as error:  # what does not fit or cannot be captured; the others shall be seen
+        except (RuntimeError, ValueError) as error:  # it does not fit or cannot be captured; measure the others
             print(f"{name}: {str(error).splitlines()[0]}", flush=True)
         torch.cuda.empty_cache()
         if options.json is not None:
@@ -285,7 +284,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="tiny shapes, also without a GPU")
     parser.add_argument("--sizes", action="store_true", help="large signals instead of the rows of the table")
     parser.add_argument("--compile", nargs="*", default=[], metavar="ROW", help="rows to time under torch.compile too")
-    parser.add_argument("--seconds", type=float, default=math.inf, help="begin nothing new after this many")
+    parser.add_argument("--seconds", type=float, default=math.inf, help="seconds after which no row starts")
     parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")

@@ -86,7 +86,7 @@ class AbsentGPU:
 
 
 class Compiler:
-    """Stands for a kernel: a launch compiles it and notes what it uses."""
+    """Stand-in for a kernel: a launch compiles it and records its resources."""
 
     def __init__(self, kernel: Any, used: list[Row], capability: int) -> None:
         self.kernel, self.used, self.capability = kernel, used, capability
@@ -188,8 +188,8 @@ def main() -> None:
     known = {10 * major + minor: limits for (major, minor), limits in ARCHITECTURES.items()}
     parser.add_argument("--architectures", type=int, nargs="+", choices=tuple(known), default=(80, 86, 90, 100, 120))
     parser.add_argument("--quick", action="store_true", help="one shape")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write everything, after each row")
-    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing is begun")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="where to write the rows")
+    parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which no row starts")
     args = parser.parse_args()
     budget, rows = Budget(args.limit), []
     for number in args.architectures:

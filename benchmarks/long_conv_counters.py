@@ -1,4 +1,4 @@
-r"""What bounds the kernels of long convolutions: hardware counters of each, read by Nsight Compute.
+r"""Hardware counters of the kernels of long convolutions, read by Nsight Compute: what limits each kernel?
 
     ncu --clock-control none --profile-from-start off --section SpeedOfLight --section WarpStateStats \
         --section Occupancy --section ComputeWorkloadAnalysis --csv --page raw \
@@ -6,9 +6,9 @@ r"""What bounds the kernels of long convolutions: hardware counters of each, rea
     python benchmarks/long_conv_counters.py --csv counters.csv --json benchmarks/results/long-conv-counters-h200.json
     python benchmarks/long_conv_counters.py --from-json benchmarks/results/long-conv-counters-h200.json
 
-Of every row in bfloat16, one forward and one backward pass. For each kernel: its time, how busy memory, the L2 cache,
-the data path of L1 and shared memory, tensor cores, the two arithmetic pipes and the issue of instructions were, in
-percent of what they can do, and what its warps waited for.
+Profiles one forward and one backward pass of every row in bfloat16. For each kernel the table has its time, the use of
+memory, L2 cache, L1 and shared memory, tensor cores, the two arithmetic pipes and instruction issue in percent of their
+peak, and the reasons for which its warps waited.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from long_conv_variants import ROWS
 
 from kernelfield.ops.conv.triton import launch
 
-#: what is shown, and the counter that says it
+#: columns of the table and their counters
 COUNTERS = {
     "memory": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
     "L2": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
@@ -100,7 +100,7 @@ def _kernel(cells: dict[str, str]) -> dict[str, Any]:
         for name, text in cells.items()
         if name.startswith(STALLED[0]) and name.endswith(STALLED[1])
     }
-    stalls.pop("selected", None)  # that is no waiting
+    stalls.pop("selected", None)  # not a wait
     whole = sum(stalls.values())
     most = sorted(stalls, key=lambda name: -stalls[name])[:3]
     waits = {name: round(stalls[name] / whole, 3) for name in most}
@@ -129,9 +129,9 @@ def show(kernels: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--run", nargs="*", choices=ROWS, metavar="ROW", help="compute these, under the profiler")
-    parser.add_argument("--csv", type=Path, help="what the profiler wrote")
-    parser.add_argument("--json", type=Path, help="where to write what is shown")
+    parser.add_argument("--run", nargs="*", choices=ROWS, metavar="ROW", help="rows to compute under the profiler")
+    parser.add_argument("--csv", type=Path, help="CSV file of the profiler")
+    parser.add_argument("--json", type=Path, help="where to write the counters")
     parser.add_argument("--from-json", type=Path, help="show saved counters")
     options = parser.parse_args()
     if options.run is not None:

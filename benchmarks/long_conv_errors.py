@@ -5,8 +5,8 @@
     python benchmarks/long_conv_errors.py --large          # the last of more than 2³¹ elements, and a kernel's gradient
     compute-sanitizer --tool memcheck --kernel-name kns=_kernel python benchmarks/long_conv_errors.py --bare
 
-Outputs and gradients are poisoned with NaN before every call. Exits with an error if one is further off than its
-precision allows.
+Outputs and gradients are poisoned with NaN before every call. Exits with an error if a relative error is larger
+than its precision allows.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ LAYOUTS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "torus of 20 × 24": ((2, 3, 20, 24), (7, 48), {"boundary": "periodic"}),
     "volume of 9 × 20 × 30": ((2, 2, 9, 20, 30), (17, 39, 59), {}),
 }
-#: what errors are of
+#: results whose errors are measured
 RESULTS = ("output", "gradient of x", "gradient of the kernel")
 #: more than 2³¹ elements, by bands, by one tile and by blocks
 LARGE = ((30_200, 140, 512), (16_400, 128, 1024), (1000, 140, 16_384))
@@ -60,7 +60,7 @@ PRECISIONS = {
 
 
 def errors(layout: str, precision: str, device: torch.device, bare: bool = False) -> list[float]:
-    """Return the relative errors of the output and of both gradients; ``bare``: which part of them are no numbers."""
+    """Return the relative errors of the output and of both gradients; with ``bare``, the share of them that is NaN."""
     shape, points, how = LAYOUTS[layout]
     dtype, setting, _ = PRECISIONS[precision]
     torch.set_float32_matmul_precision(setting)
@@ -68,7 +68,7 @@ def errors(layout: str, precision: str, device: torch.device, bare: bool = False
     kernel = torch.randn(shape[1], 1, *points, device=device).to(dtype).requires_grad_()
     grad = torch.randn(shape, device=device).to(dtype)
     if not bare:
-        # What the caching allocator hands out next was filled with NaN.
+        # The next memory of the caching allocator is filled with NaN.
         poison = [torch.full((1 << 24,), float("nan"), device=device) for _ in range(4)]
         del poison
     y = conv(x, kernel, **how, groups=shape[1], method="triton")
@@ -103,7 +103,7 @@ def errors_of_the_last(shape: tuple[int, ...], device: torch.device) -> list[flo
 
 
 def exact_gradient(x: torch.Tensor, kernel: torch.Tensor, grad: torch.Tensor, how: dict[str, Any]) -> torch.Tensor:
-    """Return the kernel's gradient in float64, added up over slices of the batch so that few of it are held at once."""
+    """Return the kernel's gradient in float64, summed over slices of the batch to save memory."""
     kernel = kernel.detach().double().requires_grad_()
     total = torch.zeros_like(kernel)
     signals = max(1, SLICE // x[0].numel())
@@ -114,7 +114,7 @@ def exact_gradient(x: torch.Tensor, kernel: torch.Tensor, grad: torch.Tensor, ho
 
 
 def run(device: torch.device, options: argparse.Namespace) -> list[str]:
-    """Print the errors that were asked for, and save them after every row; return which are too far off."""
+    """Print the requested errors, and save them after every row; return those that are too large."""
     first, count = (int(n) for n in options.share.split("/"))
     report: dict[str, Any] = {"machine": machine(device, 0), "rows": []}
     bad = []
@@ -149,12 +149,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--bare", action="store_true", help="compare with nothing, for memory checkers")
     parser.add_argument("--precisions", nargs="*", choices=PRECISIONS, default=list(PRECISIONS))
-    parser.add_argument("--large", action="store_true", help="large batches alone")
+    parser.add_argument("--large", action="store_true", help="only large batches")
     parser.add_argument("--share", metavar="I/N", default="0/1", help="every N-th layout, from the I-th on")
     parser.add_argument("--json", metavar="PATH", type=Path, help="where to write the errors")
     options = parser.parse_args()
     torch.manual_seed(0)
-    selfcheck.CHECKS = False  # errors are to be seen, not replaced
+    selfcheck.CHECKS = False  # show errors instead of using another method
     bad = run(torch.device("cuda" if torch.cuda.is_available() else "cpu"), options)
     if bad:
         sys.exit(f"too far off: {', '.join(bad)}")

@@ -1,12 +1,13 @@
-"""Variants of the tensor-core convolution against each other, and where their time goes, kernel by kernel.
+"""Times of variants of the tensor-core convolution, in total and kernel by kernel.
 
     python benchmarks/long_conv_variants.py --json benchmarks/results/long-conv-variants-h200.json
     python benchmarks/long_conv_variants.py --rows 256 1024 --profile
     python benchmarks/long_conv_variants.py --rows 4096 --float32 --change '{"hold_backward": true}'
     python benchmarks/long_conv_variants.py --from-json benchmarks/results/long-conv-variants-h200.json
 
-Forward and backward are captured as CUDA graphs and timed apart, without autograd; errors are those of the first two
-signals against our FFT in float32. What was chosen is in ``ops/conv/triton/tuning.py`` and ``lines.py``.
+Forward and backward pass are captured as CUDA graphs and timed separately, without autograd; errors are those of the
+first two signals against our FFT in float32. The chosen variants are in ``ops/conv/triton/tuning.py`` and
+``toeplitz_launch.py``.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ CHANGES: dict[str, list[dict[str, Any]]] = {
 def changed(
     upright: bool | None = None, slim: bool | None = None, sides: tuple[int, int] | None = None, **fields: Any
 ) -> Iterator[None]:
-    """Let every launch choose otherwise."""
+    """Change the choices of every launch."""
     tuning, usual_sides = launch.tuning, plan._sides  # noqa: SLF001
     properties = {"upright": upright, "slim": slim}
     usual = {name: getattr(plan.Plan, name) for name in properties}
@@ -115,7 +116,7 @@ def changed(
 
 
 class Problem:
-    """The tensors of a row, and what the first two signals have to give."""
+    """The tensors of a row, and the expected results of the first two signals."""
 
     def __init__(self, case: Case, device: torch.device, dtype: torch.dtype) -> None:
         torch.manual_seed(0)
@@ -164,7 +165,7 @@ def measure(problem: Problem, tile: ToeplitzTile | None) -> dict[str, Any]:
 
 
 def profile(problem: Problem) -> dict[str, dict[str, list[float]]]:
-    """Return, for forward and backward, how often every kernel was launched and how long it took in all."""
+    """Return, for forward and backward, the number of launches and the total time of every kernel."""
     result = {}
     for name, call in zip(("fwd", "bwd"), problem.calls(None), strict=True):
         call()

@@ -1,17 +1,17 @@
-"""How long does a training step take in a loop of one's own: eager, compiled, and captured by ``kf.capture``?
+"""How long does a training step take in a custom loop: eager, compiled, and captured by ``kf.capture``?
 
-    python benchmarks/loops.py --out benchmarks/results/loops-h200.json          # goes on where the file ends
+    python benchmarks/loops.py --out benchmarks/results/loops-h200.json          # continues the file
     python benchmarks/loops.py --kinds guide --ways eager,captured --budget 2
     python benchmarks/loops.py --only ccnn --limit 300 --out …                   # at most 300 s, rows with "ccnn"
     python benchmarks/loops.py --from-json --out … --markdown docs/benchmarks/training-steps.md
 
 There is a row for each network of the guide to speed, for layers, and for every registered network with the batch and
 the data shape of a recipe, on noise. A step is forward, loss, backward, and fused AdamW. The loss is the cross-entropy,
-or the mean square of outputs that are no classes. ``compiled`` is the step of a network under
+or the mean square of outputs that are not classes. ``compiled`` is the step of a network under
 ``torch.compile(mode="reduce-overhead")``.
 
-- ``first call`` is the first step with all that it compiles, of the compiled way relative to the eager one.
-- ``MiB`` is the peak memory of tensors above what was allocated before the network was made.
+- ``first call`` is the time of the first compiled step, with its compilation, relative to the first eager step.
+- ``MiB`` is the peak memory of tensors above the level before the network was made.
 - ``launches`` are calls of the CUDA driver that start work on the device in one step, ``Python calls`` are calls of
   Python functions in the thread of the loop.
 
@@ -96,7 +96,7 @@ def planned(found: list[Case], ways: list[str], rows: list[dict[str, Any]]) -> I
     """Yield what is still to be measured: eager and captured steps first, then compiled ones."""
     done = {
         (row["network"], row["way"]) for row in rows if "peak_bytes" in row
-    }  # neither failed nor of an older script
+    }  # neither failed nor written by an older script
     for some in (WAYS[:2], WAYS[2:]):
         for case in found:
             for way in some:
@@ -105,7 +105,7 @@ def planned(found: list[Case], ways: list[str], rows: list[dict[str, Any]]) -> I
 
 
 def run(options: argparse.Namespace, report: dict[str, Any], device: torch.device, spent: Budget) -> None:
-    """Measure what is not in the report yet, and add it."""
+    """Add the missing measurements to the report."""
     rows: list[dict[str, Any]] = report["rows"]
     for case, way in planned(cases(options.kinds, options.only), options.ways, rows):
         if spent.spent or (way == "compiled" and spent.elapsed > options.limit - LEAST_TIME):
@@ -203,7 +203,7 @@ def _read(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
 
 
 class _OutOfTimeError(BaseException):
-    """The time is over; not an Exception, which the compiler would wrap in one of its own."""
+    """The time is over. Not an Exception, since the compiler would wrap it in one of its own."""
 
 
 def _out_of_time(*_: object) -> None:

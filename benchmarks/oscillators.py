@@ -1,16 +1,16 @@
-"""How well does a network predict between and after samples at random times, where the answer is known?
+"""How well does a network predict between and after samples at random times? The true values are known.
 
     python benchmarks/oscillators.py --out benchmarks/results/oscillators-cpu.json
     python benchmarks/oscillators.py --steps 10 --seeds 1               # to see that it runs
 
-Damped oscillators of random frequency, decay and phase (``kernelfield.data.load("oscillators")``) are seen at 30 random
-times and asked at 100 others, between the samples (interpolation) or also after the last one (forecast: nothing is seen
-in the last 30 % of the time). A CCNN answers at query times with ``at``. It is compared with linear interpolation, and
-with a GRU-D that reads samples and questions in the order of their times; as published, and in both directions. All
-networks are trained on the same samples in the same order for the same number of steps, with the same optimiser and
-schedule. Mean squared errors on 500 test samples; the answer 0 has 0.25.
+Damped oscillators of random frequency, decay and phase (``kernelfield.data.load("oscillators")``) are observed at 30
+random times and queried at 100 others, between the samples (interpolation) or also after the last one (forecast: there
+are no samples in the last 30 % of the time). A CCNN predicts at query times with ``at``. It is compared with linear
+interpolation, and with a GRU-D that reads samples and queries in order of time, as published and in both directions.
+All networks are trained on the same samples in the same order for the same number of steps, with the same optimiser and
+schedule. Mean squared errors on 500 test samples; predicting 0 gives 0.25.
 
-Run again with the same ``--out``, the script continues where it was stopped.
+Run the script again with the same ``--out`` to continue where it stopped.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def ccnn(options: argparse.Namespace) -> nn.Module:
 
 
 class GRUDAtQueries(nn.Module):
-    """A GRU-D that reads samples and questions in the order of their times; a question is an unobserved step."""
+    """A GRU-D that reads samples and queries in order of time; a query is an unobserved step."""
 
     def __init__(self, hidden: int, *, both: bool = False) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class GRUDAtQueries(nn.Module):
 
 
 def error(answer: Callable[[Batch], Tensor], split: Split) -> float:
-    """Return the mean squared error of answers on a split."""
+    """Return the mean squared error of predictions on a split."""
     batch = split.batch(slice(None))
     assert batch.target is not None
     return float((answer(batch) - batch.target).square().mean())

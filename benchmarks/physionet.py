@@ -5,9 +5,9 @@
 
 PhysioNet 2012: 8,000 stays (sets a and b), 37 measurements over 48 hours, each at its own times. The file holds a table
 of ``record, minute, param, value`` and, per stay, ``ids`` and ``death``. Split: 80 % training and 20 % test stays
-(scikit-learn's ``train_test_split`` with ``random_state=42``, as other work on this set does), of the first 20 %
-validation (``random_state=11``). Five seeds of the weights on one split. Area under the ROC curve on the test stays at
-the epoch with the best one on the validation stays.
+(scikit-learn's ``train_test_split`` with ``random_state=42``, as in other work on this set); 20 % of the training stays
+are for validation (``random_state=11``). Five seeds of the weights on one split. The score is the area under the ROC
+curve on the test stays, at the epoch with the best area on the validation stays.
 
 With ``--members`` each seed averages the predictions of up to five networks. The first validates on the usual
 validation stays, and the others on the other four fifths of the training and validation stays in turn. The areas of
@@ -19,8 +19,8 @@ times of each channel to a grid of hours (``at=``), with a second channel for ea
 more give the last value of each channel and how old it is. The GRU-D reads the same values, masks and times.
 
 On a GPU a training step is one CUDA graph, which all members of the CCNN share one after the other; the GRU-D trains
-all members at once. Results are written after each seed. Run again with the same ``--out``, the script continues where
-it was stopped.
+all members at once. Results are written after each seed. Run the script again with the same ``--out`` to continue
+where it stopped.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from torch import Tensor, nn
 import kernelfield as kf
 from kernelfield.layers.continuous.kernel_support import sample_full_kernels
 
-#: hours after which the age of a value is told by half
+#: hours after which the input for the age of a value falls to 1/e
 AGE = 4.0
 
 

@@ -1,8 +1,8 @@
-"""What point clouds cost at inference: gridified networks and a CCNN on points against PointNet++.
+"""Time and memory of inference on point clouds: gridified networks, a CCNN on points, and PointNet++.
 
     python benchmarks/points.py                           # on the GPU if there is one
     python benchmarks/points.py --quick                   # few points, to see that it runs
-    python benchmarks/points.py --budget 0.08 --limit 40  # in a hurry: rows not begun by then are left out
+    python benchmarks/points.py --budget 0.08 --limit 40  # short: no row starts after 40 s
     python benchmarks/points.py --json benchmarks/results/points-h200.json     # keeps the rows that are there already
     python benchmarks/points.py --from-json benchmarks/results/points-h200.json --markdown docs/benchmarks/points.md
 
@@ -11,7 +11,7 @@ published with and with one that grows with the cloud; by the number of neighbou
 finding the edges alone, by cell lists and by all distances. The growth of a column is the slope of its logarithm over
 that of the number of points, from 5,000 points on, or from the middle of the sizes: 1 is linear, 2 quadratic.
 
-PointNet++ takes its farthest points and balls from torch-geometric where that is installed; the table says whose.
+PointNet++ takes its farthest points and balls from torch-geometric if that is installed; the table says which.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, help="clouds at once; 8 on a GPU, 1 on a CPU")
     parser.add_argument("--budget", type=float, default=0.3, help="seconds for each cell of a table")
-    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no row is begun")
+    parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no row starts")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
@@ -202,7 +202,7 @@ def main() -> None:
             "neighbors": by_neighbors(left["neighbors"], channels, batch, device, options.budget),
             "edges": by_edges(left["edges"], batch, device, options.budget),
         }
-        # A row of each in turn, so that a limit leaves the largest out and not a whole table.
+        # One row of each table in turn, so that a limit leaves out the largest rows and not a whole table.
         while parts and time.perf_counter() < deadline:
             for part, rows in list(parts.items()):
                 row = next(rows, None)

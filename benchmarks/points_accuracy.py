@@ -1,14 +1,14 @@
-"""How well are clouds told apart: gridified networks against a CCNN on points against PointNet++, at equal epochs.
+"""Accuracy on point clouds after equally many epochs: gridified networks, a CCNN on points, and PointNet++.
 
     python benchmarks/points_accuracy.py --data .data                  # furniture, five splits, and chairs and monitors
     python benchmarks/points_accuracy.py --data .data --epochs 1 --splits 1 --networks gridified    # a trial
     python benchmarks/points_accuracy.py --data .data --sets furniture --workers 4
-    python benchmarks/points_accuracy.py --data .data --epochs 10 --limit 120           # what is done in two minutes
+    python benchmarks/points_accuracy.py --data .data --epochs 10 --limit 120           # stops after two minutes
 
 Every network is trained by its recipe (``ch04-furniture-gridified`` and so on; PointNet++ by the gridified network's,
 with its own learning rate), all splits in a process of their own, several networks at a time on one device. Writes one
 JSON with the mean over the splits for each network and data set to results/, from which scripts/results_page.py makes
-a table. The file is written again after every split, so an interrupted run keeps what it has done.
+a table. The file is written again after every split, so an interrupted run keeps its results.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-#: recipe and what is changed of it
+#: recipes and changes to them
 NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
     "furniture": {
         "gridified": ("ch04-furniture-gridified", {}),
@@ -41,9 +41,9 @@ NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "pointnet2": ("ch04-chair-monitor-gridified", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
     },
 }
-#: what is changed of all recipes
+#: changes to all recipes
 EVERYWHERE = {"training.matmul": "high", "training.eval_batch": 64}
-#: what tells the splits of a data set apart, and how many there are
+#: option that selects the split of a data set, and the number of splits
 SPLITS = {"furniture": ("data.split", 5), "chair_monitor": ("data.seed", 2)}
 
 #: seconds since 1970 that are never reached
@@ -118,7 +118,7 @@ def start(data: str, network: str, options: argparse.Namespace) -> None:
 
 
 def write(data: str, network: str, options: argparse.Namespace) -> dict[str, Any] | None:
-    """Write what there is of a network's results, if there is any, and return it."""
+    """Write the results of a network so far, if there are any, and return them."""
     result = collect(data, network, options)
     if result is not None:
         options.results.mkdir(parents=True, exist_ok=True)
@@ -169,7 +169,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=7, help="networks at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--results", type=Path, default=HERE.parent / "results")
-    parser.add_argument("--limit", type=float, help="seconds after which to stop with what is done")
+    parser.add_argument("--limit", type=float, help="seconds after which to stop with the results so far")
     parser.add_argument("--until", type=float, default=FOREVER, help=argparse.SUPPRESS)
     parser.add_argument("--set", nargs="*", default=[], help="further settings of all recipes, such as data.points=64")
     parser.add_argument("--job", nargs=2, metavar=("SET", "NETWORK"), help="train this one only, here")

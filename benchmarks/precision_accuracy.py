@@ -1,4 +1,4 @@
-"""Does a network learn the same in bfloat16 by fast kernels as in float32 by the formulas?
+"""Does a network learn equally well in bfloat16 with fast kernels and in float32 with the formulas?
 
     python benchmarks/precision_accuracy.py --data .data --out benchmarks/results/precision-accuracy-h200.json
     python benchmarks/precision_accuracy.py --digits --epochs 2 --out trial.json       # bundled digits, a small network
@@ -6,7 +6,7 @@
 
 Trains CCNN_4,140 on sMNIST by its recipe, the schedule shortened to ``--epochs``, with each of ``--seeds``:
 
-- ``fast``: bfloat16 autocast, convolutions on tensor cores, kernels and what lies between in fused kernels,
+- ``fast``: bfloat16 autocast, convolutions on tensor cores, fused kernels for everything else,
 - ``formula``: float32 with products of full precision, torch.fft, torch's own operations between.
 
 Every run is a process of its own, since the environment chooses the way; ``--workers`` of them at a time. Accuracies of
@@ -42,7 +42,7 @@ WAYS: dict[str, tuple[dict[str, str], list[str]]] = {
 
 
 def job(way: str, seed: int, options: argparse.Namespace) -> None:
-    """Train once, in this process, and write what came out."""
+    """Train once, in this process, and write the result."""
     import torch  # noqa: PLC0415
     from _measure import machine  # noqa: PLC0415
 
@@ -73,7 +73,7 @@ def job(way: str, seed: int, options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Train every way with every seed; save what is known after each."""
+    """Train every way with every seed; save the results after each."""
     found: list[dict[str, Any]] = []
     lock = Lock()
 

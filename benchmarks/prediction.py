@@ -2,9 +2,9 @@
 
     python benchmarks/prediction.py --out benchmarks/results/prediction-cpu.json
     python benchmarks/prediction.py --only CCNN --ways eager,frozen --limit 60
-    python benchmarks/prediction.py --from-json PATH --markdown docs/benchmarks/prediction.md
+    python benchmarks/prediction.py --from-json PATH --markdown PAGE
 
-All ways compute the same outputs, in evaluation mode and without gradients. ``eager`` calls the network. ``frozen``
+All ways compute the same outputs, in evaluation mode without gradients. ``eager`` calls the network. ``frozen``
 samples its kernels once and keeps them and their spectra (``kf.capture_prediction(net, enabled=False)``). ``captured``
 does so in a CUDA graph (``kf.capture_prediction(net)``; GPU only). ``compiled`` is the network under ``torch.compile``.
 
@@ -171,7 +171,7 @@ def _speedup(seconds: dict[str, float], way: str) -> float | None:
 
 
 def run(options: argparse.Namespace, spent: Budget) -> Results:
-    """Measure all rows that are asked for and not known yet."""
+    """Measure all requested rows that are not saved yet."""
     device = torch.device(options.device)
     ways = options.ways.split(",")
     unknown = set(ways) - set(WAYS)
@@ -211,9 +211,11 @@ def main() -> None:
     parser.add_argument("--batch", type=int, help="size of the large batch")
     parser.add_argument("--each", type=float, default=1.0, help="seconds to time each way")
     parser.add_argument("--row", type=float, default=120.0, help="seconds after which a row is left out")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which nothing is begun")
+    parser.add_argument("--limit", type=float, default=600.0, help="seconds after which no row starts")
     parser.add_argument("--out", type=Path, help="where rows are saved; those it has are not measured again")
-    parser.add_argument("--from-json", type=Path, metavar="PATH", help="measure nothing, read what was written")
+    parser.add_argument(
+        "--from-json", type=Path, metavar="PATH", help="show saved measurements instead of making new ones"
+    )
     parser.add_argument("--markdown", type=Path, metavar="PATH", help="put the tables into this file")
     options = parser.parse_args()
     spent = Budget(options.limit)

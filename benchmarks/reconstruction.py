@@ -6,9 +6,9 @@
     python benchmarks/reconstruction.py --json benchmarks/results/reconstruction.json \
         --markdown docs/chapters/ch04-gridifier.md
 
-A thousand clouds (800 to train, 200 to test) of 1,000 random points with a random value at each; the network is
-gridification and its way back and nothing in between, and predicts the values. The published numbers are in a figure
-alone: what it claims is that errors fall with resolution and with channels.
+A thousand clouds (800 to train, 200 to test) have 1,000 random points with a random value at each. The network maps
+them to a grid and back, with nothing in between, and predicts the values. The published numbers are only in a figure,
+which claims that errors fall with resolution and with channels.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def measured(options: argparse.Namespace) -> dict[str, Any]:
                 run = fit(recipe, Path(folder) / "run", settings=settings, data=data, fabric=fabric, report=False)
                 report["errors"][-1].append(run.result()["metrics"]["test"]["mse"])
             print(f"{grid}³ nodes, {width} channels: {report['errors'][-1][-1]:.4f}", flush=True)
-            if options.json is not None:  # what is done is kept, whatever ends the rest
+            if options.json is not None:  # keep the results, whatever ends the rest
                 options.json.parent.mkdir(parents=True, exist_ok=True)
                 options.json.write_text(json.dumps(report, indent=1) + "\n")
     return report

@@ -16,7 +16,7 @@ plain torch, from their definitions:
 S4 forms all its exponentials, which its authors' fused kernel avoids: its time and memory here are upper bounds.
 
 ``--blocks`` adds chapter 3's other table: training steps of whole networks by length, with as many blocks of local
-kernels as it takes for their receptive field to reach over the input.
+kernels as their receptive field needs to cover the input.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ LOCAL = 33
 
 
 def local_blocks(length: int) -> int:
-    """Return how many blocks of local kernels reach over the input, at most 20."""
+    """Return how many blocks of local kernels cover the input, at most 20."""
     return min(20, math.ceil((length - 1) / (LOCAL - 1)) - 1)
 
 

@@ -91,7 +91,7 @@ class ReplayedCacheLayer(CacheLayer):
 
 
 def clock(device: torch.device) -> float:
-    """Return CPU seconds of this process on a CPU, which a busy machine disturbs less, else time on the clock."""
+    """Return CPU seconds on a CPU, which a busy machine disturbs less, and wall-clock time otherwise."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         return time.perf_counter()
@@ -125,7 +125,7 @@ def cached_cost(layers: list[CacheLayer], push: Callable[[Tensor], object], x: T
 
 
 class Clocked:
-    """Totals for all samples, from the time of some."""
+    """Totals for all samples, extrapolated from the time of some."""
 
     def __init__(self, x: Tensor, measured: int) -> None:
         self.x, self.measured, self.samples = x, min(measured, x.shape[-1]), x.shape[-1]

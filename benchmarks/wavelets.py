@@ -1,4 +1,4 @@
-"""What a bank of dilated kernels costs: one direct convolution per scale against the cheapest path for each.
+"""The cost of a bank of dilated kernels: one direct convolution per scale, or the cheapest method for each.
 
     python benchmarks/wavelets.py                       # on the GPU if there is one
     python benchmarks/wavelets.py --quick               # two small rows, to see that it runs
@@ -11,9 +11,9 @@ step: the first layer of its W11-Net, with all of its 51 channels on a GPU, and 
 convolution with a kernel of 20,000 points takes minutes. In one run:
 
 - naive: one direct convolution (torch's own) with the sampled kernel of each scale,
-- direct and FFT: the same kernels, sampled, short ones summed and long ones by spectra that share the signal's, as any
-  other field is computed,
-- bank: what the layer does with splines, each scale by its cheapest path.
+- direct and FFT: the same sampled kernels, short ones by direct sums and long ones by FFTs that share the spectrum of
+  the signal, as for any other field,
+- bank: the layer's own method for splines, each scale by its cheapest path.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def measure(scales: int, length: int, batch: int, channels: int, device: torch.d
             if not (kind == "training" and dear and name == "naive")
         }
         row[kind] = median_seconds(calls, device, budget=budget)
-        # The profiler that counts a CPU's memory is no burden on anything but the naive way.
+        # Counting memory by the CPU profiler slows down only the naive way.
         row[f"{kind}_peak"] = {
             name: peak_bytes(call, device) for name, call in calls.items() if row[kind][name] < 20 * budget
         }
