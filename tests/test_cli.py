@@ -72,7 +72,7 @@ def test_the_demo_prints_what_train_prints(tmp_path: Path, monkeypatch: pytest.M
     assert (seen["epochs"], seen["seed"]) == (2, 3)
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo" / "result.json").write_text("{}")
-    assert "name another folder with --out" in call("demo", "--out", tmp_path / "demo", code=WRONG)
+    assert "choose another folder with --out" in call("demo", "--out", tmp_path / "demo", code=WRONG)
 
 
 def test_test(run: Path) -> None:
@@ -94,7 +94,7 @@ def test_predict_while_the_input_arrives(run: Path, tmp_path: Path) -> None:
     assert rows[-1]["probability"] == pytest.approx(whole["probability"], abs=1e-4)
     lines = call("predict", run, "--stream", tmp_path / "x.csv", "--every", "20").splitlines()
     assert [line.split("  ")[0] for line in lines] == ["samples 20", "samples 40", "samples 60", "samples 64"]
-    assert "--stream takes one file" in call("predict", run, "a", "b", "--stream", code=WRONG)
+    assert "--stream must have one file" in call("predict", run, "a", "b", "--stream", code=WRONG)
     assert "file must be an existing file" in call("predict", run, tmp_path / "none.csv", "--stream", code=NO_DATA)
 
 
@@ -351,12 +351,12 @@ def test_errors_are_one_line_and_an_exit_code(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert "out must be a folder" in call("train", *SMALL, *cpu, "--out", tmp_path / "file", code=WRONG)
     below = call("train", *SMALL, *cpu, "--out", tmp_path / "file" / "run", code=WRONG)
-    assert "cannot be read or written" in below
+    assert "cannot read or write" in below
     options = ("--accelerator", "cpu", "--results", tmp_path / "file", "--synthetic")
     assert "folds must be ints such as 0,1,2, got 'a'" in call(
         "reproduce", "ch02-adding-100", *options, "--folds", "a", code=WRONG
     )
-    assert "cannot be read or written" in call("reproduce", "ch02-adding-100", *options, code=WRONG)
+    assert "cannot read or write" in call("reproduce", "ch02-adding-100", *options, code=WRONG)
     assert "accelerator must be one of 'auto', 'cpu', 'cuda', got 'gpus'" in call(
         "train", *SMALL, "--accelerator", "gpus", "--out", tmp_path / "a", code=WRONG
     )

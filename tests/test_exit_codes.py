@@ -114,7 +114,7 @@ def test_an_unexpected_error_is_a_line(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.delenv("KERNELFIELD_DEBUG", raising=False)
     monkeypatch.setattr("kernelfield.experiments.finished_run.run_test", fail)
     message = call("test", folder / "run", code=FAILED)
-    assert "unexpected AssertionError: a fault of the program (KERNELFIELD_DEBUG=1 shows where)" in message
+    assert "unexpected AssertionError: a fault of the program (KERNELFIELD_DEBUG=1 shows the traceback)" in message
     monkeypatch.setenv("KERNELFIELD_DEBUG", "1")
     with pytest.raises(AssertionError, match="a fault"):
         call("test", folder / "run")

@@ -89,7 +89,7 @@ def test_the_card_of_a_weight(tmp_path: Path) -> None:
 def test_shares_of_a_weight_are_refused() -> None:
     made = CliRunner().invoke(app, ["card", "ccnn_4_140.digits", "--shares", "0.5"])
     assert made.exit_code != 0
-    assert "shares must be left out" in made.output
+    assert "--shares must be given only" in made.output
 
 
 def test_operations_of_a_convolution_by_hand() -> None:

@@ -249,7 +249,7 @@ def test_options_of_the_loader(tmp_path: Path) -> None:
     call("train", path, *asked, "--epochs", 1, *TINY, "--out", tmp_path / "run")
     message = call("train", path, "--set", "data.lable=target", code=WRONG)
     assert "'csv_series' takes no option 'lable'; the closest is 'label'" in message
-    assert "--data must be left out" in call("train", path, "--data", tmp_path, code=WRONG)
+    assert "--data must be given only" in call("train", path, "--data", tmp_path, code=WRONG)
 
 
 def test_folders_of_sounds(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "got nosuch.yaml, which does not exist" in message
     assert "recipes/" not in message
     assert find_recipe("digits.yaml").name == "digits"
-    assert "--from must be a file or folder of data" in call(
+    assert "--from must be an existing file or folder of data" in call(
         "new-recipe", "a.yaml", "--from", "nosuch.csv", code=NO_DATA
     )
 

@@ -1,10 +1,10 @@
 """The estimators of :mod:`kernelfield.sklearn` as aeon's classifiers and regressors.
 
-They pass aeon's own estimator checks, and take aeon's collections: arrays (n, channels, length) or (n, length), and
+They pass aeon's own estimator checks and take aeon's collections: arrays (n, channels, length) or (n, length), and
 lists of series of unequal length. NaN marks a missing value. Arguments, defaults and predictions are those of the
-scikit-learn classes, which also take images and real times.
+scikit-learn classes, which also take images and irregular times.
 
-aeon is installed by ``pip install kernelfield[train,aeon]``.
+Install aeon with ``pip install kernelfield[train,aeon]``.
 """
 
 from .estimators import CCNNClassifier, CCNNRegressor, RandomKernelClassifier, RandomKernelRegressor

@@ -1,4 +1,4 @@
-"""Base classes that pass aeon's calls on to an estimator of :mod:`kernelfield.sklearn`."""
+"""Base classes of aeon estimators that wrap an estimator of :mod:`kernelfield.sklearn`."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ __all__ = ["Classifier", "ContinuedClassifier", "ContinuedRegressor", "Regressor
 
 
 class _Wrapped:
-    """An aeon estimator that fits one of scikit-learn's kind, ``estimator_``."""
+    """An aeon estimator that fits a scikit-learn estimator, ``estimator_``."""
 
     is_fitted: bool
     _ESTIMATOR: ClassVar[type]
-    #: arguments for aeon's checks: small networks, trained for a moment
+    #: arguments for aeon's checks: small networks and short trainings
     _TEST_PARAMS: ClassVar[dict[str, Any]]
     _tags: ClassVar[dict[str, Any]] = {
         "capability:multivariate": True,
@@ -62,7 +62,7 @@ class ContinuedClassifier(Classifier):
         Args:
             X: series.
             y: (n,) their classes.
-            classes: all classes, those of later calls included; needed in the first call.
+            classes: all classes, including those of later calls; needed in the first call.
         """
         series = self._preprocess_collection(X)
         y = self._check_y(y, len(series), update_classes=False, allow_single_class=True)

@@ -15,7 +15,7 @@ TINY_KERNELS = {"kernels": 10}
 
 
 class CCNNClassifier(NetworkArguments, ContinuedClassifier):
-    """A trained network as aeon's classifier; arguments as :class:`kernelfield.sklearn.CCNNClassifier`.
+    """A trained network as an aeon classifier, with the arguments of :class:`kernelfield.sklearn.CCNNClassifier`.
 
     Attributes:
         estimator_: the fitted estimator of :mod:`kernelfield.sklearn`, with its ``network_`` and ``history_``.
@@ -35,7 +35,7 @@ class CCNNClassifier(NetworkArguments, ContinuedClassifier):
 
 
 class CCNNRegressor(NetworkArguments, ContinuedRegressor):
-    """A trained network as aeon's regressor; arguments as :class:`kernelfield.sklearn.CCNNClassifier`.
+    """A trained network as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.CCNNClassifier`.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))
@@ -49,7 +49,7 @@ class CCNNRegressor(NetworkArguments, ContinuedRegressor):
 
 
 class RandomKernelClassifier(KernelArguments, Classifier):
-    """Random kernels as aeon's classifier; arguments as :class:`kernelfield.sklearn.RandomKernelClassifier`.
+    """Random kernels as an aeon classifier, with the arguments of :class:`kernelfield.sklearn.RandomKernelClassifier`.
 
     >>> import numpy as np
     >>> X, y = np.random.default_rng(0).normal(size=(20, 1, 16)), np.arange(20) % 2
@@ -63,7 +63,7 @@ class RandomKernelClassifier(KernelArguments, Classifier):
 
 
 class RandomKernelRegressor(KernelArguments, Regressor):
-    """Random kernels as aeon's regressor; arguments as :class:`kernelfield.sklearn.RandomKernelRegressor`.
+    """Random kernels as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.RandomKernelRegressor`.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))

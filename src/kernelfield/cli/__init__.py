@@ -1,6 +1,6 @@
-"""The ``kernelfield`` command: one file per group of commands, each a thin call of the package.
+"""The ``kernelfield`` command: one file per group of commands, which only call the package.
 
-Exit codes: 0 done, 1 failed, 2 wrong arguments, 3 missing data, 4 training diverged.
+Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 missing data, 4 diverged training.
 """
 
 from . import calibration, catalog, comparing, runs, training  # noqa: F401 (each registers its commands)

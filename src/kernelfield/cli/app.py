@@ -1,4 +1,4 @@
-"""The application that commands register with, and the options that several of them share."""
+"""The application that holds all commands, and the options that several of them share."""
 
 from __future__ import annotations
 
@@ -33,9 +33,11 @@ Settings = Annotated[
     typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
 ]
 DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of the data.")]  # noqa: UP045
-NewData = Annotated[Optional[Path], typer.Option("--data", help="New data, or the folder of the run's.")]  # noqa: UP045
-Download = Annotated[bool, typer.Option("--download", help="Download missing files into that folder, with checksums.")]
-Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; a new one under runs/ by default.")]  # noqa: UP045
+NewData = Annotated[Optional[Path], typer.Option("--data", help="New data, or the folder of the run's data.")]  # noqa: UP045
+Download = Annotated[
+    bool, typer.Option("--download", help="Download missing files into the folder of --data, with checksums.")
+]
+Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; by default a new one under runs/.")]  # noqa: UP045
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Log = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -46,10 +48,14 @@ Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; th
 Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Train on synthetic data of the right shape, to try the command.")
 ]
-Context = Annotated[int, typer.Option(min=1, help="Processes that share every sample, a slab of it each.")]
+Context = Annotated[
+    int, typer.Option(min=1, help="Number of processes that share every sample, each with a slab of it.")
+]
 Select = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Option(help="Weights: best (by validation), last or average (of the last epochs); as the recipe says."),
+    typer.Option(
+        help="Weights: best (by validation), last or average (of the last epochs); by default those of the recipe."
+    ),
 ]
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")]
 
@@ -70,7 +76,7 @@ def _main(
         typer.Option(
             "--import",
             metavar="MODULE[:CLASS]",
-            help="Import your own module first: a network, or data sets that it registers. May be given several times.",
+            help="Import your own module first, with a network or registered data sets; may be given several times.",
         ),
     ] = None,
 ) -> None:

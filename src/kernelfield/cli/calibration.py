@@ -1,4 +1,4 @@
-"""The command that measures a device: calibrate."""
+"""The command that measures a device."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ __all__ = ["calibrate"]
 
 @app.command()
 def calibrate(
-    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1; the GPU if there is one.")] = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Time to measure, about.")] = 60.0,
-    show: Annotated[bool, typer.Option("--show", help="Print the costs in use, and measure nothing.")] = False,
-    clear: Annotated[bool, typer.Option("--clear", help="Remove the measured costs, and measure nothing.")] = False,
+    device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1; by default the GPU if there is one.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Approximate duration of the measurement.")] = 60.0,
+    show: Annotated[bool, typer.Option("--show", help="Print the costs in use and measure nothing.")] = False,
+    clear: Annotated[bool, typer.Option("--clear", help="Remove the measured costs and measure nothing.")] = False,
 ) -> None:
-    """Measure which convolution method is fastest on this device, and keep it for later processes.
+    """Measure the costs of the convolution methods on this device, and store them for later processes.
 
-    The costs of a CPU are those of the current number of threads (OMP_NUM_THREADS). KERNELFIELD_CACHE moves the
-    folder of the costs; KERNELFIELD_CACHE=off turns it off.
+    The costs of a CPU hold for the current number of threads (OMP_NUM_THREADS). KERNELFIELD_CACHE sets the folder of
+    the costs; KERNELFIELD_CACHE=off turns it off.
     """
     with errors():
         if show and clear:
@@ -48,20 +48,20 @@ def calibrate(
             typer.echo(f"{where}: no measured costs" if gone is None else f"removed {gone}")
             return
         if path is None:
-            raise ValueError(f"{VARIABLE} must be a folder to keep measured costs in, got a value that turns it off")
+            raise ValueError(f"{VARIABLE} must be a folder for measured costs, got a value that turns it off")
         from ..ops.calibration import calibrate as measure  # noqa: PLC0415
 
         typer.echo(f"measuring {where} for about {seconds:g} s")
         try:
             result = measure(chosen, seconds, on_line=typer.echo)
         except KeyboardInterrupt:
-            typer.echo(f"interrupted; what is printed above is kept in {path}")
+            typer.echo(f"interrupted; the costs printed above are stored in {path}")
             raise typer.Exit(130) from None
-        typer.echo(f"kept in {result.path}")
+        typer.echo(f"stored in {result.path}")
 
 
 def _device(name: str) -> torch.device:
-    """Return the device of a name; the GPU for "auto", if there is one."""
+    """Return the device of a name; "auto" is the GPU if there is one."""
     import torch  # noqa: PLC0415
 
     if name == "auto":
@@ -78,8 +78,8 @@ def _device(name: str) -> torch.device:
 
 
 def _table(costs: dict[str, Any]) -> list[str]:
-    """Return one line per mode, method and kind: the time of a call, and of one operation of each kind."""
-    lines = [f"{'mode':<9}{'method':<32}{'kind':<14}{'a call, µs':>11}{'rates, ps':>34}"]
+    """Return one line per mode, method and kind, with the time of a call and of one operation of each kind."""
+    lines = [f"{'mode':<9}{'method':<32}{'kind':<14}{'call, µs':>11}{'rates, ps':>34}"]
     for mode in ("forward", "training"):
         for method, kinds in costs[mode].items():
             for kind, entry in kinds.items():

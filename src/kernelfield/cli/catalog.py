@@ -1,4 +1,4 @@
-"""Commands on names: list and new-recipe."""
+"""Commands that list names and write recipes: list and new-recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["details", "new_recipe", "summaries"]
 
 
 def summaries(what: str, pattern: str = "*") -> dict[str, str]:
-    """Return one line for each of the "models", "weights", "recipes" or "data" with a matching name, by name.
+    """Return one line for each "models", "weights", "recipes" or "data" whose name matches, by name.
 
     >>> summaries("recipes", "digits")
     {'digits': 'Bundled digits read as a sequence, a small CCNN'}
@@ -49,7 +49,7 @@ def _weight_line(description: dict[str, Any]) -> str:
 
 
 def details(what: str, name: str) -> dict[str, Any]:
-    """Describe a network, a weight, a data set or a recipe: its summary, and its arguments with their defaults.
+    """Return the summary of a network, a weight, a data set or a recipe, and its arguments with their defaults.
 
     >>> details("data", "chirps")["options"]["length"]["default"]
     256
@@ -83,7 +83,7 @@ def details(what: str, name: str) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Return a default as JSON can hold it: required arguments as the word "required", classes by name."""
+    """Return a default in a form that JSON can hold: "required" for a required argument, the name of a class."""
     if value is inspect.Parameter.empty:
         return "required"
     if isinstance(value, (str, int, float, bool, type(None))):
@@ -144,18 +144,18 @@ def list_(
 def new_recipe(
     file: Annotated[Path, typer.Argument(help="File to write, such as mine.yaml.")],
     data: Annotated[
-        str, typer.Option("--from", help="Data of your own: a folder of images or sounds, a .csv or .ts file.")
+        str, typer.Option("--from", help="Your own data: a folder of images or sounds, a .csv or .ts file.")
     ] = "",
-    recipe: Annotated[str, typer.Option(help="Recipe to start from, if there are no data yet.")] = "digits",
+    recipe: Annotated[str, typer.Option(help="Recipe to copy, without --from.")] = "digits",
     model: Annotated[str, typer.Option(help="Network; see list models.")] = "",
     settings: Settings = None,
 ) -> None:
-    """Write a recipe to edit, for your own data or from another recipe."""
+    """Write a recipe for your own data, or a copy of another recipe, to edit."""
     with errors():
         if file.exists():
-            raise ValueError(f"file must not exist yet, got {file}")
+            raise ValueError(f"file must be a new file, got {file}, which exists")
         if data and not is_data(data):
-            raise FileNotFoundError(f"--from must be a file or folder of data, got {data}")
+            raise FileNotFoundError(f"--from must be an existing file or folder of data, got {data}")
         chosen = recipe_of(data or recipe, model, settings or [])
         mapping = {**chosen.to_dict(), "name": file.stem}
         from .._files import write_text  # noqa: PLC0415

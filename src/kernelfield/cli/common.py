@@ -1,4 +1,4 @@
-"""Helpers of the commands: find recipes, print results, turn errors into one line and an exit code."""
+"""Helpers of the commands, which find recipes, print results, and turn errors into one line and an exit code."""
 
 from __future__ import annotations
 
@@ -18,40 +18,56 @@ if TYPE_CHECKING:
     from ..experiments.run import Run
 
 __all__ = [
-    "DIVERGED", "FAILED", "NO_DATA", "WRONG", "absolute_path", "errors", "floats", "import_own", "ints", "is_data",
-    "is_run", "print_json",
-    "print_result", "print_sizes", "recipe_and_data", "recipe_of", "shared_by", "short_settings", "start_of",
+    "DIVERGED",
+    "FAILED",
+    "NO_DATA",
+    "WRONG",
+    "absolute_path",
+    "context_processes",
+    "errors",
+    "floats",
+    "import_own",
+    "ints",
+    "is_data",
+    "is_run",
+    "print_json",
+    "print_result",
+    "print_sizes",
+    "recipe_and_data",
+    "recipe_of",
+    "short_settings",
+    "start_of",
     "stop",
 ]  # fmt: skip
 
 FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
-#: environment variable with which an unexpected error keeps its traceback
+#: environment variable that makes unexpected errors show their traceback
 DEBUG = "KERNELFIELD_DEBUG"
 
 
 def is_data(name: str) -> bool:
-    """Whether the name is a path of data rather than a recipe."""
+    """Return whether the name is a path of data and not a recipe."""
     path = Path(name)
     return path.suffix not in (".yaml", ".yml") and (path.is_file() or (path.is_dir() and not is_run(name)))
 
 
 def is_run(name: str) -> bool:
-    """Whether the name is the folder of a run."""
+    """Return whether the name is the folder of a run."""
     return (Path(name) / "recipe.yaml").is_file()
 
 
 def recipe_of(name: str, model: str, settings: list[str]) -> Any:
-    """Return the recipe of that name, or one for the data at that path or of that name, with ``settings`` replaced."""
+    """Return the recipe of a name, or one for the data of a path or name, with ``settings`` replaced."""
     return recipe_and_data(name, model, settings)[0]
 
 
 def recipe_and_data(
     name: str, model: str, settings: list[str], start_from: str | None = None
 ) -> tuple[Any, Data | None]:
-    """Return a recipe as :func:`recipe_of` does, and its data where they had to be read for it.
+    """Return a recipe like :func:`recipe_of`, and its data if the recipe was made from them.
 
-    A network that cannot train on these data is refused. One that the recipe names as ``package.module:Class`` is
-    imported: the user chose this recipe.
+    A network that cannot train on these data raises a ValueError. A network that the recipe names as
+    ``package.module:Class`` is imported, since the user chose this recipe.
     """
     from ..data.registry import list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
@@ -62,7 +78,7 @@ def recipe_and_data(
     if ":" in model:
         import_own(model)
     data = None
-    # Options of the loader come first: the shape of the data depends on them.
+    # Options of the loader apply first, because the shape of the data depends on them.
     if is_data(name):
         recipe, data = load_path(name, data_settings(settings), model=model, start_from=start_from)
         chosen = with_settings(recipe, settings)
@@ -82,9 +98,9 @@ def recipe_and_data(
 
 
 def import_own(name: str) -> None:
-    """Import a module of the user's, ``package.module``, or a network in it, ``package.module:Class``.
+    """Import a module ``package.module`` of the user, or a network in it, ``package.module:Class``.
 
-    As with ``python -m``, modules in the working folder are found.
+    Like ``python -m``, it also finds modules in the working folder.
     """
     here = str(Path.cwd())
     added = here not in sys.path
@@ -98,14 +114,14 @@ def import_own(name: str) -> None:
         else:
             importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise ValueError(f"--import must be a module that Python finds, got {name!r}: {error}") from error
+        raise ValueError(f"--import must be a module that Python can find, got {name!r}: {error}") from error
     finally:
         if added:
             sys.path.remove(here)
 
 
 def start_of(name: str | None) -> str | None:
-    """Return what a training starts from: the absolute path of a run, or the name of a pretrained weight."""
+    """Return the absolute path of a run, or the name of a pretrained weight, that a training starts from."""
     if name is None:
         return None
     folder = Path(name).expanduser()
@@ -117,12 +133,12 @@ def start_of(name: str | None) -> str | None:
 
 
 def absolute_path(folder: Path | None) -> str | None:
-    """Return the absolute path: a run stores it and may be read from another folder."""
+    """Return the absolute path, which a run stores so that it can be read from another folder."""
     return None if folder is None else str(folder.expanduser().resolve())
 
 
 def short_settings(epochs: int | None, seed: int | None) -> list[str]:
-    """Return the settings that --epochs and --seed stand for."""
+    """Return the settings for --epochs and --seed."""
     given = {"training.epochs": epochs, "training.seed": seed}
     return [f"{key}={value}" for key, value in given.items() if value is not None]
 
@@ -159,7 +175,7 @@ def print_result(run: Run, as_json: bool) -> None:
 
 
 def print_sizes(*, quiet: bool) -> Callable[[Data], None]:
-    """Return a callback for ``on_data`` of ``fit`` that prints the sizes of the splits to standard error, once."""
+    """Return a callback for ``on_data`` of ``fit`` that prints the sizes of the splits once to standard error."""
     printed = [quiet]
 
     def callback(data: Data) -> None:
@@ -185,10 +201,10 @@ def stop(message: str, code: int) -> None:
     raise typer.Exit(code)
 
 
-def shared_by(context: int) -> tuple[Any, bool]:
-    """Return the mesh of processes that share every sample, and whether this is the first of them, which prints.
+def context_processes(context: int) -> tuple[Any, bool]:
+    """Return the mesh of processes that share every sample, and whether this is the first process, which prints.
 
-    The command starts the processes, CPU processes of this machine, if torchrun has not done so.
+    Unless torchrun has started the processes, the command starts CPU processes on this machine.
     """
     from ..experiments.processes import context_mesh, is_launched, launch  # noqa: PLC0415
 
@@ -204,13 +220,13 @@ def shared_by(context: int) -> tuple[Any, bool]:
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Turn errors into a line and an exit code. With KERNELFIELD_DEBUG, unexpected ones keep their traceback."""
+    """Turn errors into a line and an exit code. With KERNELFIELD_DEBUG, unexpected errors show their traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        stop("interrupted; continue with --out and the folder of the run", 130)
+        stop("interrupted; to continue, repeat the command with --out and the folder of the run", 130)
     except BrokenPipeError:
-        # The reader has closed the pipe: it has what it wanted. Python flushes standard output once more at exit.
+        # The reader has closed the pipe, which is no error. Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(0) from None
     except ModuleNotFoundError as error:
@@ -220,7 +236,7 @@ def errors() -> Iterator[None]:
     except ValueError as error:
         stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
-        stop(f"cannot be read or written: {error}", WRONG)
+        stop(f"cannot read or write: {error}", WRONG)
     except OSError as error:
         stop(str(error), FAILED)
     except MemoryError as error:
@@ -230,4 +246,4 @@ def errors() -> Iterator[None]:
             stop(str(error), DIVERGED)
         if isinstance(error, (typer.Exit, typer.Abort, typer.BadParameter)) or os.environ.get(DEBUG):
             raise
-        stop(f"unexpected {type(error).__name__}: {error} ({DEBUG}=1 shows where)", FAILED)
+        stop(f"unexpected {type(error).__name__}: {error} ({DEBUG}=1 shows the traceback)", FAILED)

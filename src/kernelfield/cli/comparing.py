@@ -19,7 +19,7 @@ def compare(
     out: Annotated[Path, typer.Option(help="Page to write, with a table and curves.")] = Path("comparison.html"),
     as_json: Json = False,
 ) -> None:
-    """Compare finished runs: their scores, the settings in which they differ, and their curves side by side."""
+    """Compare finished runs: their scores, the settings in which they differ, and their curves."""
     with errors():
         from ..experiments.comparison import (  # noqa: PLC0415
             compare_runs,
@@ -43,21 +43,21 @@ def sweep(
         list[str],
         typer.Option(metavar="A.B=…", help="Values v1,v2,… or, for a sampler, a range low:high or low:high:log."),
     ],
-    out: Annotated[Optional[Path], typer.Option(help="Folder; runs/sweep-RECIPE by default.")] = None,  # noqa: UP045
+    out: Annotated[Optional[Path], typer.Option(help="Folder; by default runs/sweep-RECIPE.")] = None,  # noqa: UP045
     settings: Settings = None,
-    sampler: Annotated[str, typer.Option(help="grid, or tpe or random of Optuna.")] = "grid",
-    trials: Annotated[Optional[int], typer.Option(min=1, help="Trials that a sampler draws.")] = None,  # noqa: UP045
+    sampler: Annotated[str, typer.Option(help="grid, or Optuna's tpe or random.")] = "grid",
+    trials: Annotated[Optional[int], typer.Option(min=1, help="Number of trials that a sampler draws.")] = None,  # noqa: UP045
     seeds: Seeds = 1,
-    at_once: Annotated[Optional[int], typer.Option(min=1, help="Trainings side by side.")] = None,  # noqa: UP045
+    at_once: Annotated[Optional[int], typer.Option(min=1, help="Number of trainings side by side.")] = None,  # noqa: UP045
     folder: DataFolder = None,
     download: Download = False,
     synthetic: Synthetic = False,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
-    """Train a recipe under many settings, side by side; the best is the one with the best validation score.
+    """Train a recipe with many settings side by side, and rank them by validation score.
 
-    An interrupted sweep continues if the command is repeated.
+    Repeat the command to continue an interrupted sweep.
     """
     with errors():
         from ..experiments.comparison import comparison_lines, comparison_table  # noqa: PLC0415
@@ -106,12 +106,12 @@ def _print_result(number: int, settings: list[str], result: dict[str, Any]) -> N
 def card(
     run: Annotated[str, typer.Argument(metavar="RUN", help="Folder of a run, or a pretrained weight, MODEL.TAG.")],
     out: Annotated[
-        Path | None, typer.Option(help="Folder of the card; that of the run or cards/MODEL.TAG by default.")
+        Path | None, typer.Option(help="Folder of the card; by default that of the run, or cards/MODEL.TAG.")
     ] = None,
     shares: Annotated[
-        str, typer.Option(help="Shares of the training data to train on too, such as 0.05,0.1,0.25,0.5.")
+        str, typer.Option(help="Shares of the training data on which to train too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
-    seconds: Annotated[float, typer.Option(help="How long to measure a prediction.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 2.0,
     folder: NewData = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
@@ -127,7 +127,7 @@ def card(
         if shares:
             if not Path(run).is_dir():
                 raise ValueError(
-                    f"shares must be left out for a weight, got {shares!r} for {run}; train its recipe first"
+                    f"--shares must be given only for a run, got {shares!r} for {run}, a weight; train its recipe first"
                 )
             train_on_shares(
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share

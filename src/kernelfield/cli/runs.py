@@ -1,4 +1,4 @@
-"""Commands on a trained run: test, inspect, predict and export."""
+"""Commands for a trained run: test, inspect, predict and export."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from .app import Context, DataFolder, Json, NewData, RunFolder, Select, app
-from .common import absolute_path, errors, print_json, shared_by
+from .common import absolute_path, context_processes, errors, print_json
 
 __all__ = ["export", "inspect", "predict"]
 
@@ -18,15 +18,15 @@ __all__ = ["export", "inspect", "predict"]
 def _test(
     run: RunFolder,
     step: Annotated[Optional[list[float]], typer.Option(help="Sampling step, in training steps.")] = None,  # noqa: UP045
-    drop: Annotated[Optional[list[float]], typer.Option(help="Share of samples missing.")] = None,  # noqa: UP045
-    turn: Annotated[Optional[list[float]], typer.Option(help="Degrees to turn images by.")] = None,  # noqa: UP045
+    drop: Annotated[Optional[list[float]], typer.Option(help="Share of positions to drop.")] = None,  # noqa: UP045
+    turn: Annotated[Optional[list[float]], typer.Option(help="Degrees by which to rotate images.")] = None,  # noqa: UP045
     folder: NewData = None,
-    split: Annotated[str, typer.Option(help="With --data: all samples, or only the test split of them.")] = "all",
+    split: Annotated[str, typer.Option(help="With --data: all samples, or only their test split.")] = "all",
     select: Select = None,
     context: Context = 1,
     as_json: Json = False,
 ) -> None:
-    """Test a trained network, as trained or at another resolution, with missing samples, on turned images.
+    """Test a trained network, also at another resolution, with missing positions or on rotated images.
 
     With --data, test it on all samples of your own new data.
     """
@@ -35,7 +35,7 @@ def _test(
         from ..experiments.progress import time_left  # noqa: PLC0415
 
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
-        mesh, leads = shared_by(context)
+        mesh, leads = context_processes(context)
         quiet = as_json or not leads
         found = run_test(
             run,
@@ -57,7 +57,7 @@ def _test(
 
 @app.command()
 def inspect(run: RunFolder, as_json: Json = False) -> None:
-    """Describe a run's network and what it has learned; write its report again."""
+    """Describe a run's network and its learned sizes; rewrite its report."""
     with errors():
         from ..experiments.finished_run import describe_run, rewrite_report  # noqa: PLC0415
 
@@ -79,13 +79,13 @@ def predict(
         list[str],
         typer.Argument(
             metavar="FILE…",
-            help="Inputs: .npy; .npz of inputs, coords and mask; .csv (as trained on, or rows are steps, columns "
-            "channels); .ts; images or sounds; folders and patterns of these, or a .txt file that lists them. With "
-            "--stream: one sound, .csv or .npy, or - for standard input.",
+            help="Inputs: .npy; .npz of inputs, coords and mask; .csv (in the training format, or a row per step and a "
+            "column per channel); .ts; images or sounds; folders and patterns of these; or a .txt file with a list. "
+            "With --stream: one sound, .csv or .npy, or - for standard input.",
         ),
     ],
     stream: Annotated[
-        bool, typer.Option("--stream", help="Read the input as it arrives; predict after every block of it.")
+        bool, typer.Option("--stream", help="Read the input as it arrives, and predict after every block.")
     ] = False,
     every: Annotated[int, typer.Option(help="With --stream: samples between predictions.")] = 1,
     out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
@@ -94,8 +94,8 @@ def predict(
         str,
         typer.Option(
             metavar="TIMES|FILE",
-            help="When to predict: times such as 0.5,1,2, a .csv or .parquet of columns time and perhaps id, or an "
-            ".npy of coordinates in training steps.",
+            help="Times at which to predict: a list such as 0.5,1,2, a .csv or .parquet with columns time and, "
+            "optionally, id, or an .npy of coordinates in training steps.",
         ),
     ] = "",
     raw: Annotated[bool, typer.Option("--raw", help="The input is already normalised.")] = False,
@@ -104,7 +104,7 @@ def predict(
     folder: DataFolder = None,
     as_json: Json = False,
 ) -> None:
-    """Predict with a trained network: a class and its probability, or values, a line per sample.
+    """Predict with a trained network: a class and its probability, or values, one line per sample.
 
     The training data are not needed.
     """
@@ -117,13 +117,13 @@ def predict(
             from ..experiments.stream_input import stream_input  # noqa: PLC0415
 
             if len(files) != 1 or out is not None or at:
-                raise ValueError("--stream takes one file, or - for standard input, and neither --out nor --at")
+                raise ValueError("--stream must have one file, or - for standard input, and neither --out nor --at")
             where = absolute_path(folder)
             for row in stream_input(run, files[0], every=every, step=step, raw=raw, select=select, folder=where):
                 typer.echo(json.dumps(row) if as_json else prediction_line({"file": files[0], "sample": 0, **row}))
             return
         check_out(out)
-        mesh, leads = shared_by(context)
+        mesh, leads = context_processes(context)
         opened = TrainedRun(run, select=select, data=absolute_path(folder), mesh=mesh)
         left = time_left("predict", "files", quiet=as_json or not leads)
         found = opened.predict(files, step=step, at=at or None, raw=raw, on_batch=left)
@@ -144,15 +144,18 @@ def predict(
 def export(
     run: RunFolder,
     to: Annotated[str, typer.Option(help="pt2 (torch.export, any length) or onnx.")] = "pt2",
-    out: Annotated[Optional[Path], typer.Option(help="File to write; network.pt2 or .onnx in the run.")] = None,  # noqa: UP045
+    out: Annotated[Path | None, typer.Option(help="File to write; by default network.pt2 or .onnx in the run.")] = None,
     stream: Annotated[
-        bool, typer.Option("--stream", help="One sample in, one prediction out, with the state of a causal network.")
+        bool,
+        typer.Option(
+            "--stream", help="Export a causal network that takes one sample and its state and returns one prediction."
+        ),
     ] = False,
 ) -> None:
-    """Write a trained network for use without this package, checked against the network itself.
+    """Export a trained network for use without this package, and compare the file with the network.
 
-    Its inputs are prepared samples, and their mask and coordinates where the data have them. Its metadata hold the
-    preparation, classes and sampling rate.
+    Its inputs are prepared samples, with mask and coordinates if the data have them. Its metadata hold the preparation,
+    classes and sampling rate.
     """
     with errors():
         from ..experiments.finished_run import export_run, export_run_stream  # noqa: PLC0415

@@ -44,34 +44,34 @@ def train(
     epochs: Annotated[Optional[int], typer.Option(min=1, help="Short for --set training.epochs=…")] = None,  # noqa: UP045
     seed: Annotated[Optional[int], typer.Option(help="Short for --set training.seed=…")] = None,  # noqa: UP045
     seeds: Seeds = 1,
-    model: Annotated[str, typer.Option(help="Network for data of your own; see list models.")] = "",
+    model: Annotated[str, typer.Option(help="Network for your own data; see list models.")] = "",
     start_from: Annotated[
         Optional[str],  # noqa: UP045
         typer.Option(
             help="Weights to start from: the folder of a run, or a pretrained weight such as flextcn_2.smnist "
-            "(see list weights). A classifier for other classes starts afresh."
+            "(see list weights). The classifier starts afresh for other classes."
         ),
     ] = None,
     freeze: Annotated[
-        bool, typer.Option("--freeze", help="With --start-from: train the classifier alone. Sets training.freeze.")
+        bool, typer.Option("--freeze", help="With --start-from: train only the classifier. Sets training.freeze.")
     ] = False,
     augment: Annotated[bool, typer.Option("--augment", help="Short for --set data.augment=true")] = False,
     folder: DataFolder = None,
     download: Download = False,
     synthetic: Synthetic = False,
     accelerator: Accelerator = "auto",
-    devices: Annotated[int, typer.Option(min=1, help="Devices, or CPU processes, per machine.")] = 1,
+    devices: Annotated[int, typer.Option(min=1, help="Number of devices, or of CPU processes, per machine.")] = 1,
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     context: Context = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="How often to start again after a process died.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="Largest number of restarts after a process died.")] = 0,
     log: Log = None,
     as_json: Json = False,
 ) -> None:
-    """Train a network: by a recipe, on your own data, or, by default, on bundled digits read as a sequence.
+    """Train a network with a recipe, on your own data, or, by default, on bundled digits read as a sequence.
 
-    An interrupted run continues from its last checkpoint if --out names its folder. To continue a finished
-    run, give its folder instead of a recipe, and more --epochs than it has.
+    With --out and its folder, an interrupted run continues from its last checkpoint. To continue a finished run, give
+    its folder instead of a recipe, and more --epochs than it has.
     """
     with errors():
         from functools import partial  # noqa: PLC0415
@@ -83,14 +83,14 @@ def train(
         from ..experiments.seeds import fit_seeds  # noqa: PLC0415
 
         if folder is not None and is_data(recipe):
-            raise ValueError(f"--data must be left out when the argument is data itself, got it beside {recipe}")
+            raise ValueError(f"--data must be given only with a recipe, got it with the data {recipe}")
         changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
         changes += ["training.freeze=true"] if freeze else []
         if is_run(recipe):
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from))
         if devices > 1 and nodes == 1 and not is_launched():
-            # The same folder after a restart.
+            # Restarts must use the same folder.
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]
             raise typer.Exit(launch([*sys.argv[1:], *given], devices, restarts))
         fabric = make_fabric(accelerator, devices, nodes, strategy)
@@ -121,13 +121,13 @@ def _continued(name: str, out: Path | None, folder: Path | None, changes: list[s
     from ..experiments.run import Run  # noqa: PLC0415
 
     if out is not None:
-        raise ValueError(f"--out must be left out to continue a run in its folder, got {out} beside {name}")
+        raise ValueError(f"--out must not be given to continue a run in its own folder, got {out} with {name}")
     run = Run(Path(name))
     if run.finished:
         trained = run.recipe().training.epochs
         more = [c for c in changes if c.startswith("training.epochs=")]
         if not more or int(more[-1].partition("=")[2]) <= trained:
-            raise ValueError(f"--epochs must be more than the {trained} epochs of {name} to continue it")
+            raise ValueError(f"--epochs must be above the {trained} epochs of {name} to continue it")
         folder = folder or (Path(run.result()["data_folder"]) if "data_folder" in run.result() else None)
     return str(Path(name) / "recipe.yaml"), Path(name), folder
 
@@ -136,20 +136,22 @@ def _continued(name: str, out: Path | None, folder: Path | None, changes: list[s
 def demo(
     out: Out = None,
     epochs: Annotated[Optional[int], typer.Option(min=1, help="Passes over the training digits.")] = None,  # noqa: UP045
-    seed: Annotated[Optional[int], typer.Option(help="Seed of weights and order.")] = None,  # noqa: UP045
+    seed: Annotated[Optional[int], typer.Option(help="Seed of the training.")] = None,  # noqa: UP045
 ) -> None:
-    """Train on the bundled digits and test at half resolution: short for train digits, in runs/demo."""
+    """Train on the bundled digits and test at half the resolution; short for train digits --out runs/demo."""
     from ..experiments.run import fresh_folder  # noqa: PLC0415
 
     folder = fresh_folder(Path("runs") / "demo") if out is None else out
     if (folder / "result.json").exists():
-        stop(f"{folder} holds a finished run; name another folder with --out", WRONG)
+        stop(f"{folder} holds a finished run; choose another folder with --out", WRONG)
     train("digits", out=folder, epochs=epochs, seed=seed, accelerator="cpu")
 
 
 @app.command()
 def reproduce(
-    what: Annotated[str, typer.Argument(metavar="CHAPTER|ROW", help="A chapter's number, a recipe, or a pattern.")],
+    what: Annotated[
+        str, typer.Argument(metavar="CHAPTER|ROW", help="Number of a chapter, name of a recipe, or a pattern.")
+    ],
     results: Annotated[Path, typer.Option(help="Folder for one JSON file per row.")] = Path("results"),
     runs: Annotated[Path, typer.Option(help="Folder of runs.")] = Path("runs"),
     settings: Settings = None,
@@ -169,8 +171,8 @@ def reproduce(
 ) -> None:
     """Train rows of the published tables; print the published number, ours and the difference.
 
-    Each result, or failure, is written to a JSON file. A failure never replaces a finished result, and a new finished
-    result moves the old one to former/. With --synthetic, everything goes to results/synthetic and runs/synthetic.
+    Each result or failure goes to a JSON file. A failure never replaces a finished result, and a new finished result
+    moves the old one to former/. With --synthetic, everything goes to results/synthetic and runs/synthetic.
     """
     with errors():
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
@@ -198,12 +200,12 @@ def reproduce(
 @app.command()
 def bench(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "digits",
-    seconds: Annotated[float, typer.Option(help="How long to measure.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Duration of the measurement.")] = 5.0,
     settings: Settings = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
-    """Measure how fast a recipe trains here, on synthetic data of its shape."""
+    """Measure the training speed of a recipe on this machine, with synthetic data of its shape."""
     with errors():
         from ..experiments.bench import bench_step  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
@@ -214,6 +216,6 @@ def bench(
             return
         points = f" of {found['points']:,} points" if "points" in found else ""
         typer.echo(
-            f"{found['recipe']}: {found['milliseconds']} ms a step of {found['batch']}{points}, "
-            f"{found['samples_per_second']:,} samples a second on {found['machine']['device']}"
+            f"{found['recipe']}: {found['milliseconds']} ms per step of {found['batch']} samples{points}, "
+            f"{found['samples_per_second']:,} samples per second on {found['machine']['device']}"
         )
