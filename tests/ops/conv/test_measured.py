@@ -233,7 +233,7 @@ def test_the_command_measures_shows_and_clears(folder: Path, monkeypatch: pytest
     said = call("calibrate", "--seconds", "0.1", *options)
     assert "float32 1d-depthwise: " in said
     path = next(folder.rglob("*-threads.json"))
-    assert f"kept in {path}" in said
+    assert f"stored in {path}" in said
     assert f"measured, {path}" in call("calibrate", "--show", *options)
     assert f"removed {path}" in call("calibrate", "--clear", *options)
     assert "no measured costs" in call("calibrate", "--clear", *options)
