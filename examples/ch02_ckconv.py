@@ -3,7 +3,7 @@
     python examples/ch02_ckconv.py
 
 A recurrent network forgets during the silence. A CKCNN of two blocks and 16k parameters does not: its kernels are as
-long as the sequence, so every output sees every input at once. About a minute on a CPU.
+long as the sequence, so every output sees the whole past at once. About a minute on a CPU.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Chapter 8: group convolutions that weight what they sum, with attention that rotates with the input.
+"""Chapter 8: group convolutions that weight their responses, with attention that rotates with the input.
 
     python examples/ch08_attentive_gconv.py        # writes runs/ch08_attention.png
 

@@ -4,8 +4,8 @@
 
 Trains two small networks of self-attention on rotated digits. One respects translations only, the other respects
 quarter turns too. After a hundred steps both are far from trained, but the second already gives a digit and its
-rotations the same answer. Then checks a layer with rotations by 45°, which no grid holds, on a point cloud. About a
-minute on a CPU.
+rotations the same answer. Then checks a layer with rotations by 45°, which do not map a grid to itself, on a point
+cloud. About a minute on a CPU.
 """
 
 from pathlib import Path

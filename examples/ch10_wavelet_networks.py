@@ -2,10 +2,10 @@
 
     python examples/ch10_wavelet_networks.py        # writes runs/ch10_scalograms.png
 
-Trains a wavelet network and a plain one of as many weights on chirps and transients of one speed, and tests them on the
-same events played slower. The plain network has never heard such low and long sounds. To the wavelet network they are
-known events at a coarser scale. Draws the scalogram of the first layer before and after training. About a minute on a
-CPU.
+Trains a wavelet network and a plain one of about the same size on chirps and transients of one speed, and tests them on
+the same events played slower. The plain network has never heard such low and long sounds. To the wavelet network they
+are known events at a coarser scale. Draws the scalogram of the first layer before and after training. About a minute on
+a CPU.
 """
 
 import copy

@@ -50,7 +50,7 @@ def load(path: str | None) -> tuple[list[tuple[torch.Tensor, ...]], list[str]]:
 
 
 def scenes(x: torch.Tensor, lengths: torch.Tensor, target: torch.Tensor, quiet: int) -> tuple[torch.Tensor, ...]:
-    """Return clips at random times between pauses, and what to say at each moment: -100 for nothing in particular."""
+    """Return clips at random times between pauses, and the class at each moment: -100 where none is scored."""
     n, channels, clip = x.shape
     time = torch.arange(2 * clip) - torch.randint(0, clip // 2, (n, 1))  # since the clip began
     sound = F.pad(x, (0, clip)).gather(2, time.remainder(2 * clip).unsqueeze(1).expand(-1, channels, -1))
@@ -76,7 +76,7 @@ def train(net: torch.nn.Module, x: torch.Tensor, lengths: torch.Tensor, target: 
 
 
 def listen(net: torch.nn.Module, recording: torch.Tensor, names: list[str]) -> list[str]:
-    """Return what is heard, in order: one name for each sound, as soon as there is enough evidence for it."""
+    """Return the sounds in order: one name for each, as soon as there is enough evidence for it."""
     online, heard, evidence, named = kf.stream(net), [], torch.zeros(len(names) - 1), False
     for start in range(0, recording.shape[-1], BLOCK):
         shares = online.push(recording[..., start : start + BLOCK])[0].softmax(dim=0).mean(dim=1)

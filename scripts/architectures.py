@@ -1,4 +1,4 @@
-"""Print the architectures that trainings of chapter 6 found, from the folders of their runs.
+"""Print the architectures that runs of chapter 6 have learned.
 
 python scripts/architectures.py runs/ch06-cifar10-dnarch-krwd-4-140 [RUN …]
 """

@@ -5,11 +5,11 @@
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages recorded --limits recorded=900
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --quick --limit 60       # tiny shapes, also on a CPU
 
-Needs torch and what the stages themselves need (pytest for ``tests``), and installs nothing. Each step is a process of
-its own. It writes its log, and its JSON as rows are measured, into FOLDER. A step that fails, or runs out of its time,
-leaves the others. One line per step says how it ended: ok, failed or out of time, and the seconds it took.
+Needs torch and the packages of the stages (pytest for ``tests``), and installs nothing. Each step runs in its own
+process and writes its log, and its JSON as rows are measured, into FOLDER. If a step fails or runs out of time, the
+others still run. One line per step says how it ended: ok, failed or out of time, and the seconds it took.
 
-``recorded`` measures rows again that ``benchmarks/results`` has and fails if one takes 3 % longer than recorded.
+``recorded`` measures rows of ``benchmarks/results`` again and fails if one takes 3 % longer than recorded.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: most of what a row may take, relative to the recorded time
+#: longest time that a row may take, relative to the recorded time
 SLOWER = 1.03
 #: seconds of each stage
 LIMITS = {
@@ -106,7 +106,7 @@ class Step:
 
 
 def steps_of(stage: str, quick: bool) -> list[Step]:
-    """Return the steps of a stage, those that matter most first."""
+    """Return the steps of a stage, the most important first."""
     if stage == "tests":
         some = TESTS[:1] if quick else TESTS
         return [Step(Path(test).stem, ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) for test in some]
@@ -123,7 +123,7 @@ def run(step: Step, folder: Path, limit: float) -> tuple[str, float]:
     path = folder / f"{step.name}.json"
     seconds = f"{max(1.0, limit - 5):.0f}"
     command = [part.replace("{json}", str(path)).replace("{seconds}", seconds) for part in step.command]
-    path.unlink(missing_ok=True)  # rows of an earlier run would be taken for those of this one
+    path.unlink(missing_ok=True)  # rows of an earlier run would be mistaken for those of this one
     begin = time.perf_counter()
     with (folder / f"{step.name}.log").open("w") as log:
         # A group of its own, so that the workers of a compiler end with it.

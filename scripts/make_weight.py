@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def _result_of(source: str) -> str | None:
-    """Return the result in results/ of the recipe that one of the folders of the path is named after."""
+    """Return the result in results/ of the recipe that a folder of the path is named after."""
     if (Path(source) / "recipe.yaml").exists():
         return None
     found = [ROOT / "results" / f"{part}.json" for part in reversed(Path(source).resolve().parts)]

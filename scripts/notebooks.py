@@ -1,6 +1,6 @@
 """Write one notebook for each example: examples/*.py → docs/notebooks/*.ipynb.
 
-    python scripts/notebooks.py              # all of them; outputs of unchanged notebooks are kept
+    python scripts/notebooks.py              # all of them; outputs are kept if the code is unchanged
     python scripts/notebooks.py --execute    # and run them, so that the site shows their outputs
     python scripts/notebooks.py --execute ch05_flexconv
 
@@ -103,6 +103,15 @@ def sources(content: dict[str, Any]) -> list[str]:
     return ["".join(cell["source"]) for cell in content["cells"]]
 
 
+def with_outputs(content: dict[str, Any], old: dict[str, Any]) -> dict[str, Any]:
+    """Return a notebook with the outputs of an older one if only their text differs."""
+    new_code, old_code = ([c for c in book["cells"] if c["cell_type"] == "code"] for book in (content, old))
+    if [cell["source"] for cell in new_code] != [cell["source"] for cell in old_code]:
+        return content
+    kept = iter(old_code)
+    return {**old, "cells": [next(kept) if c["cell_type"] == "code" else c for c in content["cells"]]}
+
+
 def execute(content: dict[str, Any], timeout: float = 1200) -> dict[str, Any]:
     """Run a notebook in an empty folder and return it with its outputs."""
     import nbformat  # noqa: PLC0415
@@ -121,7 +130,7 @@ def execute(content: dict[str, Any], timeout: float = 1200) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", help="examples, such as ch05_flexconv; all if none is named")
+    parser.add_argument("names", nargs="*", help="examples, such as ch05_flexconv; all by default")
     parser.add_argument("--execute", action="store_true", help="run the notebooks and keep their outputs")
     options = parser.parse_args()
     NOTEBOOKS.mkdir(exist_ok=True)
@@ -131,8 +140,11 @@ def main() -> None:
         path, content = NOTEBOOKS / f"{example.stem}.ipynb", notebook(example)
         if options.execute:
             content = execute(content)
-        elif path.exists() and sources(json.loads(path.read_text(encoding="utf-8"))) == sources(content):
-            continue
+        elif path.exists():
+            old = json.loads(path.read_text(encoding="utf-8"))
+            if sources(old) == sources(content):
+                continue
+            content = with_outputs(content, old)
         path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
         print(path.relative_to(ROOT))
 

@@ -1,4 +1,4 @@
-"""Make the pictures of the README and the documentation.
+"""Make the pictures of the README and the documentation that no example or benchmark draws.
 
 python scripts/pictures.py            # all of them, into docs/images/
 python scripts/pictures.py idea       # one
@@ -64,7 +64,7 @@ def draw_accuracy(axes, net: torch.nn.Module) -> None:
 
 
 def fitting() -> Figure:
-    """Chapter 2: what a sine network of 1,153 parameters fits and a ReLU network of the same size does not."""
+    """Chapter 2: fits of a sine network and of a ReLU network of 1,153 parameters each."""
     t = torch.linspace(-1, 1, 200).unsqueeze(-1)
     targets = {
         "sawtooth": (t * 10) % 2 - 1,
@@ -126,7 +126,7 @@ PICTURES = {"idea": idea, "fitting": fitting, "streaming": streaming}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="which; all if none is named")
+    parser.add_argument("names", nargs="*", choices=[*PICTURES, []], help="names of pictures; all by default")
     for name in parser.parse_args().names or PICTURES:
         IMAGES.mkdir(exist_ok=True)
         PICTURES[name]().savefig(IMAGES / f"{name}.png", dpi=110)

@@ -5,7 +5,7 @@
     python scripts/results.py cifar --continue-from OUT --copy-to OUT     # on another machine
     python scripts/results.py --list
 
-A row is ``kernelfield reproduce RECIPE`` with the settings below. Its JSON is written to results/ the moment its last
+A row is ``kernelfield reproduce RECIPE`` with the settings below. Its JSON is written to results/ as soon as its last
 seed ends, and copied to ``--copy-to`` with the run and its last checkpoint. A recipe that is in no set can be named
 too, and runs with its own settings. DATA is a folder with the files of MNIST and CIFAR-10 in their usual places and
 folders ``fsdd``, ``physionet2012``, ``kodak`` and ``darcy``. Exit status: 1 if a row failed, 3 if one was interrupted.
@@ -328,7 +328,7 @@ def line(result: dict[str, Any]) -> str:
 
 
 class Copies:
-    """Copies of results and runs in ``--copy-to``, so that nothing is lost if the machine is."""
+    """Copies of results and runs in ``--copy-to``, so that nothing is lost with the machine."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.options = options
