@@ -110,7 +110,8 @@ class ContinuousLayerContract:
         changed = torch.where(seen.unsqueeze(1), x, torch.randn_like(x))
         torch.testing.assert_close(layer(x, mask=seen), layer(changed, mask=seen))
         times = torch.arange(24, dtype=torch.float64).view(1, -1, 1)
-        torch.testing.assert_close(layer(x, mask=seen), layer(x, coords=times, mask=seen), rtol=0, atol=1e-9)
+        for coords in (times, times.expand(2, -1, -1)):  # outputs at unseen samples too
+            torch.testing.assert_close(layer(x, mask=seen), layer(x, coords=coords, mask=seen), rtol=0, atol=1e-9)
 
     def test_all_neighbors_equal_the_full_sum(self) -> None:
         # A fixed gain: that of chapter 3 depends on the number of neighbours.

@@ -11,8 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kernelfield as kf
 from kernelfield.ops import plan_points, point_conv
-
-from .test_methods import build, relative
+from tests.contracts.point_cases import Case, relative
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,14 +37,14 @@ class NoWaiting(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def problem(method: str, dim: int, causal: bool = False, masked: bool = False) -> dict[str, Any]:
-    shape = {"dim": dim, "batch": 2, "points": 60, "queries": 20, "shared": False, "masked": masked, "in_channels": 3}
-    return shape | {"out_channels": 6, "groups": 3, "causal": causal, "global": method == "grid", "seed": 1}
+def case_for(method: str, dim: int, causal: bool = False, masked: bool = False) -> Case:
+    shape: dict[str, Any] = {"dim": dim, "points": 60, "queries": 20, "masked": masked, "out_channels": 6}
+    return Case(**shape, causal=causal, long=method == "grid", seed=1)
 
 
 def planned(method: str, dim: int, causal: bool = False, masked: bool = False) -> tuple[Any, ...]:
     """Return a convolution by its plan as a function of values, coordinates and queries; its arguments; and pairs."""
-    (x, coords, kernel, size), how, _ = build(problem(method, dim, causal, masked))
+    (x, coords, kernel, size), how = case_for(method, dim, causal, masked).build()
     plan = plan_points(coords, kernel, size, in_channels=3, method=method, **how)
     at = how.pop("at")
 
@@ -82,7 +81,7 @@ def test_plans_agree_with_all_pairs_and_nothing_waits(method: str, dim: int, cau
 
 
 def test_what_waits_is_noticed() -> None:
-    (x, coords, kernel, size), how, _ = build(problem("cells", 1))
+    (x, coords, kernel, size), how = case_for("cells", 1).build()
     with NoWaiting(), pytest.raises(AssertionError, match="the host waits"):
         point_conv(x, coords, kernel, size, method="cells", **how)
 

@@ -13,6 +13,7 @@ from ..._arguments import checked
 from ..._kinds import POSITIVE
 from ..._object_kinds import Instance, TensorOf
 from ...ops import plan_points, point_conv, point_sums
+from ...ops.points.equal_times import sum_at_equal_times
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -117,13 +118,19 @@ def convolve_points(
         plan=plan,
         pairs=partial(_convolve_features, layer, weighted, coords, at) if uses_features(layer) else None,
     )
-    if not layer.causal:
+    density_weight = None if weight is None or weight.dtype == torch.bool else weight
+    if not layer.causal or (measure == 1 and density_weight is None) or 0 in (coords.shape[1], y.shape[-1]):
         return y
     # Half of the training cell at lag zero lies in the future (SampledKernel._measured). It replaces half of this cell.
+    times = coords[..., 0].expand(x.shape[0], -1)
+    cell: float | Tensor = 1.0
+    if density_weight is not None:  # samples at one time share the cell
+        seen = (density_weight > 0).to(x.dtype).expand(times.shape).unsqueeze(1)
+        cell = seen / sum_at_equal_times(seen, times, times).clamp(min=1)
+    rest = (x * cell - weighted) / 2
     here = values(layer.reach.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
-    rest = (x * (weight > 0).unsqueeze(1) - weighted if weight is not None else x - weighted) / 2
     own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1))).flatten(1, 2)
-    return y + (own if at is None else _values_at(own, coords, at))
+    return y + sum_at_equal_times(own, times, times if at is None else at[..., 0].expand(x.shape[0], -1))
 
 
 def _support(
@@ -146,17 +153,6 @@ def _support(
         return layer.reach * share[0], lambda offsets: values(offsets * share[0]), size
     scale = layer.reach.new_tensor(share)
     return layer.reach * scale, lambda offsets: values(offsets * scale), size
-
-
-def _values_at(own: Tensor, coords: Tensor, at: Tensor) -> Tensor:
-    """Return the (batch, out, queries) values of the points at the times ``at``, zero where there is no point."""
-    batch = own.shape[0]
-    times, order = coords[..., 0].expand(batch, -1).sort(dim=1)
-    queries = at[..., 0].expand(batch, -1).contiguous()
-    found = torch.searchsorted(times.contiguous(), queries).clamp(max=times.shape[1] - 1)
-    same = times.gather(1, found) == queries
-    index = order.gather(1, found).unsqueeze(1).expand(-1, own.shape[1], -1)
-    return own.gather(2, index) * same.unsqueeze(1)
 
 
 def uses_features(layer: ContinuousConv) -> bool:

@@ -11,6 +11,7 @@ from ..._arguments import checked
 from ..._checks import check_choice
 from ..._object_kinds import TensorOf
 from ...ops import conv, sample_density
+from ...ops.points.finite import fill_padding, may_read
 
 __all__ = ["check_points", "check_queries", "sample_weight", "seen_only", "smooth_kernel", "weight_first_lag"]
 
@@ -18,7 +19,7 @@ __all__ = ["check_points", "check_queries", "sample_weight", "seen_only", "smoot
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
     """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
 
-    Coordinates of unseen points are set to zero, since they may be NaN.
+    Those of unseen points, which may be NaN, become finite.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
@@ -46,9 +47,7 @@ def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels
         )
     if not points.is_floating_point():
         raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
-    if mask is not None and points.shape[0] == mask.shape[0]:
-        points = points.masked_fill(~mask.unsqueeze(-1), 0)
-    return points
+    return fill_padding(points, mask)
 
 
 def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
@@ -91,10 +90,25 @@ def sample_weight(
         check_choice("density", density, ("estimate",))
         if coords is None:
             raise ValueError("density must be a tensor if there are no coords to estimate it from, got 'estimate'")
+        if mask is not None:
+            coords = coords.expand(mask.shape[0], -1, -1)
         density = sample_density(coords, mask, causal=causal)
+    else:
+        _check_density(density, mask)
     # A grid has one sample per step; the weight is relative to that.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)
+
+
+def _check_density(density: Tensor, mask: Tensor | None) -> None:
+    """Raise a ValueError unless the density of every seen sample is positive and finite, where the host may read it."""
+    if not may_read(density):
+        return
+    good = (density > 0) & density.isfinite()
+    good = good if mask is None else good | ~mask
+    if not bool(good.all()):
+        wrong = (density if mask is None else density.expand(mask.shape))[~good]
+        raise ValueError(f"density must be above 0 and finite where a sample was seen, got {float(wrong[0])}")
 
 
 def weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:

@@ -10,6 +10,8 @@ import torch
 from ..._arguments import checked
 from ..._object_kinds import TensorOf
 from .chunks import points_per_chunk
+from .equal_times import group_times
+from .finite import check_finite, fill_padding
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,18 +21,19 @@ __all__ = ["sample_density"]
 
 @checked(coords=TensorOf("float", "batch, points, dim", empty=False), mask=TensorOf("bool", "batch, points") | None)
 def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 8, *, causal: bool = False) -> Tensor:
-    r"""Estimate how many samples lie in a unit of space around each of them (chapter 2, appendix 1.1).
+    r"""Estimate the number of samples per unit of space around each sample (chapter 2, appendix 1.1).
 
     A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
-    density is one over half the distance of the two neighbouring samples; in more dimensions it is the number of
-    ``neighbors`` over the volume of the ball that reaches the last of them.
+    density is one over half the distance between the two neighbouring samples; in more dimensions it is the number of
+    ``neighbors`` over the volume of the ball that reaches the last of them. Samples at one place share what is around
+    it: m of them have m times the density of one. If all are at one place, each has density m.
 
     Args:
         coords: (batch, points, dim) coordinates.
         mask: (batch, points) whether a sample was seen; unseen ones do not count, and get density 1.
         neighbors: number of neighbours of the estimate in 2 and more dimensions.
-        causal: on a line, use the distance to the sample before alone, so that no later time has an effect. The first
-            sample then has density 1.
+        causal: on a line, use the distance to the time before alone, so that no later time has an effect. The first
+            time then stands for a unit of time.
 
     Returns:
         (batch, points) samples per unit of space.
@@ -39,7 +42,11 @@ def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 
     tensor([[1.0000, 1.0000, 0.6667, 0.5000]])
     >>> sample_density(torch.tensor([[[0.0], [1.0], [2.0], [4.0]]]), causal=True)
     tensor([[1.0000, 1.0000, 1.0000, 0.5000]])
+    >>> sample_density(torch.tensor([[[0.0], [1.0], [1.0], [2.0]]]))
+    tensor([[1., 2., 2., 1.]])
     """
+    coords = fill_padding(coords, mask)
+    check_finite(coords=coords)
     seen = torch.ones(coords.shape[:2], dtype=torch.bool, device=coords.device) if mask is None else mask
     on_line = coords.shape[-1] == 1
     density = _line_density(coords[..., 0], seen, causal) if on_line else _ball_density(coords, seen, neighbors)
@@ -47,27 +54,50 @@ def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 
 
 
 def _line_density(t: Tensor, seen: Tensor, causal: bool) -> Tensor:
-    ordered, order = t.masked_fill(~seen, math.inf).sort(dim=-1)
-    gap = ordered.diff(dim=-1)
-    after = torch.cat([gap, gap.new_full((*gap.shape[:-1], 1), math.inf)], dim=-1)
-    before = torch.cat([gap.new_full((*gap.shape[:-1], 1), math.inf), gap], dim=-1)
+    ordered, order, group = group_times(t.masked_fill(~seen, math.inf))
+    one = torch.ones_like(ordered)
+    count = torch.zeros_like(one).scatter_add(1, group, one)
+    # Distance of each time to the one before, by group: within a group the others are zero.
+    apart = ordered.diff(dim=1)
+    apart = torch.where(apart.isnan(), 0.0, apart)  # between unseen samples, which would have NaN for a gradient
+    gap = torch.cat([torch.full_like(ordered[:, :1], math.inf), apart], dim=1)
+    before = torch.zeros_like(gap).scatter_reduce(1, group, gap, "amax")
     if causal:
         cell = before
-    else:  # the first and the last sample have one neighbour, whose distance stands for both
+    else:  # the first and the last time have one neighbour, whose distance stands for both
+        after = torch.cat([before[:, 1:], torch.full_like(before[:, :1], math.inf)], dim=1)
+        last = group[:, -1:] == torch.arange(group.shape[1], device=t.device)
+        after = torch.where(last, math.inf, after)
         after, before = torch.where(after.isfinite(), after, before), torch.where(before.isfinite(), before, after)
         cell = (before + after) / 2
     cell = torch.where(cell.isfinite(), cell, 1.0)
-    return torch.empty_like(cell).scatter_(-1, order, 1 / cell)
+    return torch.empty_like(cell).scatter_(1, order, (count / cell).gather(1, group))
 
 
 def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     dim = coords.shape[-1]
     coords = coords.float() if coords.dtype in (torch.float16, torch.bfloat16) else coords
-    count = min(neighbors, coords.shape[1] - 1)
     volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
     step = points_per_chunk(coords, coords.shape[0] * coords.shape[1])
-    radii = [
-        torch.cdist(queries, coords).masked_fill(~seen.unsqueeze(1), math.inf).kthvalue(count + 1, dim=-1).values
-        for queries in coords.split(step, dim=1)
-    ]
-    return count / (volume * torch.cat(radii, dim=1).pow(dim))
+    total = seen.sum(dim=1, keepdim=True)
+    found = [_ball(queries, coords, seen, total, neighbors) for queries in coords.split(step, dim=1)]
+    radius, count = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    # A sample without another one elsewhere stands for a unit of space, together with those at its own place.
+    return torch.where(radius.isfinite(), count / (volume * radius.pow(dim)), total.to(radius.dtype))
+
+
+def _ball(queries: Tensor, coords: Tensor, seen: Tensor, total: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
+    """Return the (batch, queries) radius of the ball around each query, and how many other points it holds.
+
+    It reaches the last of the ``neighbors``, or of as many as there are. If all of them are at the query's own place,
+    it reaches the next point elsewhere; its radius is infinite if there is none.
+    """
+    # Without a matrix product, by which the distance of equal points is not zero.
+    far = torch.cdist(queries, coords, compute_mode="donot_use_mm_for_euclid_dist")
+    far = far.masked_fill(~seen.unsqueeze(1), math.inf)
+    count = (total - 1).clamp(0, neighbors).expand(-1, queries.shape[1])
+    nearest = far.topk(min(neighbors + 1, coords.shape[1]), dim=-1, largest=False).values
+    radius = nearest.gather(2, count.unsqueeze(-1)).squeeze(-1)
+    elsewhere = torch.where(far > 0, far, math.inf).amin(dim=-1)
+    inside = (far <= elsewhere.unsqueeze(-1)).sum(dim=-1) - 1
+    return torch.where(radius > 0, radius, elsewhere), torch.where(radius > 0, count, inside)

@@ -14,6 +14,7 @@ from ..backend import recompute
 from .cells import cell_pairs, plan_cells
 from .choose import choose_method
 from .chunks import points_per_chunk
+from .finite import check_finite, fill_padding, may_read
 from .grid import extent, fits, grid_sum, near_part, plan_grid
 from .pairs import all_pairs, nearest_pairs
 from .plan import PointPlan
@@ -83,22 +84,24 @@ def point_conv(
 
     Args:
         x: (batch, in, points) values, already weighted by whatever measure and mask apply.
-        coords: (batch or 1, points, dim) coordinates in training steps.
+        coords: (batch or 1, points, dim) coordinates in training steps. A NaN or an infinity is an error on a CPU; on a
+            GPU, where the host does not wait, and in a graph the outputs of its sample are NaN.
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, out · in / groups) values.
         size: (dim,) reach in training steps; points further apart along any axis do not interact.
         out_channels: number of output channels.
         groups: number of groups of channels; ``in`` groups make a depthwise convolution.
         causal: whether an output depends only on points at or before its own time; dim 1 only. Outputs before the first
             point are zero.
-        neighbors: number of nearest points to sum over, the point itself included; None for all. Pair by pair.
-        mask: (batch, points) true for points, false for padding, which has zero values and is never a neighbour.
+        neighbors: number of nearest points to sum over, the point itself included; None for all. Computed pair by pair.
+        mask: (batch, points) true for points, false for padding. Padding has zero values and any coordinates, and is
+            never a neighbour.
         hidden: values that the kernel holds at once for one offset, if they are more than it returns.
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
-        method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost. "grid" is refused for
+        method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost. "grid" is an error for
             a kernel that the window cannot interpolate; "auto" then takes another. Compiled and exported graphs use
             "pairs" unless there is a plan.
         tolerance: error of the method "grid", relative to the root mean square of the kernel.
-        pairs: returns the sum over all pairs, where there is a cheaper way than by ``kernel``; used by "pairs".
+        pairs: function that returns the sum over all pairs at a lower cost than ``kernel``; used by "pairs".
         plan: how to convolve, from :func:`plan_points`, in place of ``method`` and ``tolerance``. The host does not
             wait for the device. Samples that do not fit into the plan get NaN.
 
@@ -111,20 +114,17 @@ def point_conv(
     >>> point_conv(x, t, torch.ones_like, torch.tensor([2.0]), out_channels=1, at=torch.tensor([[[2.5]]]))
     tensor([[[2.]]])
     """
-    if x.shape[1] % groups or out_channels % groups:
-        raise ValueError(
-            f"groups must divide the {x.shape[1]} channels of x and out_channels={out_channels}, got {groups}"
-        )
-    if causal and coords.shape[-1] != 1:
-        raise ValueError(f"causal must be False for {coords.shape[-1]} axes: only a line has a past, got True")
-    queries = coords if at is None else at.to(coords.dtype)
-    given = PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden)
+    queries = coords if at is None else at
+    given = _check(PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden))
+    if plan is None:
+        check_finite(coords=given.coords, at=None if at is None else given.at)
     if neighbors is not None:
         if method not in ("auto", "pairs") or plan is not None:
             raise ValueError(
                 f"method must be 'auto' or 'pairs' and plan None with neighbors={neighbors}, got {method!r}, {plan}"
             )
-        return nearest_pairs(given, neighbors)
+        y = nearest_pairs(given, neighbors)
+        return y if may_read(coords) else _nan_unless_finite(given, y)
     if plan is not None:
         return _planned(given, plan, pairs)
     grid = None
@@ -134,17 +134,42 @@ def point_conv(
         method = "pairs"
     if method == "auto":
         method, grid = choose_method(given, tolerance)
-    if method == "pairs" or 0 in (coords.shape[1], queries.shape[1]):
-        return all_pairs(given) if pairs is None else pairs()
-    span = extent(given) if grid is None else list(grid.span)  # refuses coordinates that are not finite
+    if method == "pairs" or 0 in (x.shape[0], coords.shape[1], queries.shape[1]):
+        y = all_pairs(given) if pairs is None else pairs()
+        return y if may_read(coords) else _nan_unless_finite(given, y)
+    span = extent(given) if grid is None else list(grid.span)  # an error if coordinates are not finite
     if method == "cells":
         return cell_pairs(given)
     return grid_sum(given, grid or plan_grid(given, tolerance, span))
 
 
+def _check(c: PointConv) -> PointConv:
+    """Check what several arguments must have in common; return them with finite coordinates of padding."""
+    if c.x.shape[1] % c.groups or c.out_channels % c.groups:
+        raise ValueError(
+            f"groups must divide the {c.x.shape[1]} channels of x and out_channels={c.out_channels}, got {c.groups}"
+        )
+    _check_causal(c.coords, causal=c.causal)
+    coords = fill_padding(c.coords, c.mask)
+    return c._replace(coords=coords, at=coords if c.at is c.coords else c.at.to(coords.dtype))
+
+
+def _check_causal(coords: Tensor, *, causal: bool) -> None:
+    if causal and coords.shape[-1] != 1:
+        raise ValueError(f"causal must be False for {coords.shape[-1]} axes: only a line has a past, got True")
+
+
+def _nan_unless_finite(c: PointConv, y: Tensor) -> Tensor:
+    """Return NaN for samples whose coordinates are not finite."""
+    finite = c.coords.isfinite().flatten(1).all(dim=1)
+    if c.at is not c.coords:
+        finite = finite & c.at.isfinite().flatten(1).all(dim=1)
+    return torch.where(finite[:, None, None], y, torch.nan)
+
+
 def _planned(c: PointConv, plan: PointPlan, pairs: Callable[[], Tensor] | None) -> Tensor:
     if plan.method == "pairs":
-        return all_pairs(c) if pairs is None else pairs()
+        return _nan_unless_finite(c, all_pairs(c) if pairs is None else pairs())
     if plan.grid is not None:
         y, inside = grid_sum(c, plan.grid, plan.cells), fits(c, plan.grid.span)
     else:
@@ -179,7 +204,7 @@ def plan_points(
     tolerance: float = 1e-4,
     slack: float = 1.25,
 ) -> PointPlan:
-    """Measure points once, for convolutions between points like these that never wait for the device.
+    """Measure points once, so that convolutions between points like these never wait for the device.
 
     Args:
         coords: (batch or 1, points, dim) coordinates in training steps.
@@ -211,9 +236,10 @@ def plan_points(
         raise ValueError(f"slack must be at least 1, got {slack}")
     samples = max(coords.shape[0], 1 if mask is None else mask.shape[0])
     x = coords.new_zeros(1).expand(samples, in_channels, coords.shape[1])
-    asked = coords if at is None else at.to(coords.dtype)
-    c = PointConv(x, coords, asked, kernel, size, out_channels, groups, causal, mask, hidden)
-    if 0 in (coords.shape[1], asked.shape[1]):
+    queries = coords if at is None else at
+    c = _check(PointConv(x, coords, queries, kernel, size, out_channels, groups, causal, mask, hidden))
+    check_finite(coords=c.coords, at=None if at is None else c.at)
+    if 0 in (coords.shape[1], queries.shape[1]):
         raise ValueError(f"coords must hold points to measure, got {tuple(coords.shape)}")
     grid = None
     if method == "auto":
@@ -221,7 +247,7 @@ def plan_points(
     if method == "pairs":
         return PointPlan("pairs")
     if method == "cells":
-        extent(c)  # refuses coordinates that are not finite
+        extent(c)  # an error if coordinates are not finite
         return PointPlan("cells", cells=plan_cells(c, slack))
     # A kernel that is longer than the points extend is smooth; one that is cut at its end may not be.
     span = [
@@ -248,7 +274,7 @@ def point_sums(
     .. math:: y_{ch}(t_i) = \sum_j k_h\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j)
 
     A dense convolution whose kernels are linear in H features of the offset, :math:`k_{oc} = \sum_h W_{och} \phi_h`, is
-    such a convolution with the features and one product with W, C · H instead of C · O values for every pair of points.
+    this convolution with the features, then one product with W: C · H instead of C · O values for every pair of points.
 
     Args:
         x: (batch, in, points) values.
@@ -266,8 +292,10 @@ def point_sums(
     >>> point_sums(x, t, lambda offsets: torch.ones(*offsets.shape[:-1], 5), torch.tensor([2.0])).shape
     torch.Size([1, 2, 5, 3])
     """
-    asked = coords if at is None else at.to(coords.dtype)
-    points, samples = coords.shape[1], max(coords.shape[0], asked.shape[0])
+    _check_causal(coords, causal=causal)
+    targets = coords if at is None else at.to(coords.dtype)
+    check_finite(coords=coords, at=None if at is None else targets)
+    points, samples = coords.shape[1], max(coords.shape[0], targets.shape[0])
 
     def block(x: Tensor, queries: Tensor) -> Tensor:
         offsets = (queries.unsqueeze(2) - coords.unsqueeze(1)) / size
@@ -282,8 +310,8 @@ def point_sums(
     with torch.no_grad():
         kernels = kernel(coords.new_zeros(1, coords.shape[-1])).shape[-1]
     step = points_per_chunk(
-        asked, samples * points * max(kernels, hidden, coords.shape[-1]), x.shape[0] * x.shape[1] * kernels
+        targets, samples * points * max(kernels, hidden, coords.shape[-1]), x.shape[0] * x.shape[1] * kernels
     )
-    if step >= asked.shape[1]:
-        return block(x, asked)
-    return torch.cat([recompute(block, x, queries) for queries in asked.split(step, dim=1)], dim=-1)
+    if step >= targets.shape[1]:
+        return block(x, targets)
+    return torch.cat([recompute(block, x, queries) for queries in targets.split(step, dim=1)], dim=-1)

@@ -1,0 +1,57 @@
+"""Coordinates that are not finite: allowed for padding, refused for points and queries."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["check_finite", "fill_padding", "may_read"]
+
+
+def may_read(coords: Tensor) -> bool:
+    """Return whether the host can read values without waiting for a device, and outside of a traced graph."""
+    return coords.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def check_finite(**coords: Tensor | None) -> None:
+    """Raise a ValueError if coordinates, given by the names of the arguments, are not finite.
+
+    Nothing is checked on a GPU, where the host would have to wait, and in a traced graph.
+
+    >>> check_finite(coords=torch.tensor([0.0, torch.nan]), at=None)
+    Traceback (most recent call last):
+    ValueError: coords must be finite, got NaN or infinity at 1 of 2 entries
+    """
+    for name, given in coords.items():
+        if given is None or not may_read(given):
+            continue
+        finite = given.isfinite()
+        if not bool(finite.all()):
+            wrong = int((~finite).sum())
+            raise ValueError(f"{name} must be finite, got NaN or infinity at {wrong} of {finite.numel()} entries")
+
+
+def fill_padding(coords: Tensor, mask: Tensor | None) -> Tensor:
+    """Replace coordinates of padding that are not finite by those of a corner of the cloud.
+
+    Finite ones stay: outputs at unseen samples are outputs at their own coordinates.
+
+    Args:
+        coords: (batch or 1, points, dim) coordinates.
+        mask: (batch, points) true for points, false for padding, or None.
+
+    >>> fill_padding(torch.tensor([[[3.0], [torch.nan]]]), torch.tensor([[True, False]])).flatten()
+    tensor([3., 3.])
+    """
+    if mask is None or coords.shape[1] == 0:
+        return coords
+    # Of coordinates that several samples share, one that any of them sees is no padding.
+    seen = (mask if coords.shape[0] == mask.shape[0] else mask.any(dim=0, keepdim=True)).unsqueeze(-1)
+    with torch.no_grad():
+        low = torch.where(seen, coords, torch.inf).amin(dim=1, keepdim=True)
+        low = torch.where(low.isfinite(), low, 0.0)
+    return torch.where(seen | coords.isfinite(), coords, low)
