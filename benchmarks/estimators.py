@@ -1,6 +1,6 @@
 """Scores of the estimators on every set in aeon's wheel, beside MiniRocket, an InceptionTime-like network and 1-NN DTW.
 
-    pip install 'kernelfield[train,aeon]'
+    pip install -e '.[train,aeon]'
     python benchmarks/estimators.py --save benchmarks/results/estimators-cpu.json
 
 Ten classification sets (accuracy in percent) and two regression sets (root-mean-square error), with the split of the
