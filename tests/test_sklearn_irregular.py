@@ -97,7 +97,7 @@ def test_targets_of_several_channels_at_different_times() -> None:
         (([0.0, 1.0], [1.0, np.inf]), r"X\[1\] must have finite values"),
         (([0.0, 1.0], [1.0]), r"X\[1\] must have times"),
         (([], []), r"X\[1\] must not be empty"),
-        (([0.0, 1.0], [[1.0, 2.0], [3.0, 4.0]]), "X must hold series of the same number of channels"),
+        (([0.0, 1.0], [[1.0, 2.0], [3.0, 4.0]]), "X must hold series with the same number of channels"),
     ],
 )
 def test_bad_series_are_refused_by_name(series: Any, message: str) -> None:
@@ -112,7 +112,7 @@ def test_bad_dicts_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"X\[1\] must not be empty"):
         CCNNClassifier(**TINY).fit([good, {}], [0, 1])
     model = CCNNRegressor(**TINY).fit([good] * 4, [0, 1, 2, 3])
-    with pytest.raises(ValueError, match=r"X must have channels .*'q'"):
+    with pytest.raises(ValueError, match=r"X must have only the channels .*'q'"):
         model.predict([{"q": ([0.0], [1.0])}])
     with pytest.raises(ValueError, match="X must have times"):
         model.predict(np.zeros((2, 1, 8)))

@@ -1,4 +1,4 @@
-"""Constructors of the estimators, which the classes for scikit-learn and for aeon share."""
+"""Constructors of the estimators, shared by the classes for scikit-learn and aeon."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelArguments", "NetworkArguments"]
 
 FIELD_OR_NAME = TEXT | FIELD
-#: seeds are those of scikit-learn
+#: random states of scikit-learn
 RANDOM_STATE = Int(0, 2**32 - 1) | Instance("numpy.random.RandomState") | None
 
 

@@ -1,4 +1,4 @@
-"""Arrays and lists as scikit-learn and aeon pass them, as tensors."""
+"""Conversion of arrays and lists from scikit-learn and aeon to tensors."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ __all__ = ["is_ragged", "labels", "observed", "plain", "seed_of", "signals"]
 
 
 def plain(value: Any) -> Any:
-    """Convert a numpy scalar, as a parameter grid holds it, to a Python number."""
+    """Convert a numpy scalar, such as one from a parameter grid, to a Python number."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def seed_of(random_state: Any) -> int:
-    """Return the seed that scikit-learn's ``random_state`` stands for."""
+    """Return the seed for scikit-learn's ``random_state``."""
     from sklearn.utils import check_random_state  # noqa: PLC0415
 
     if isinstance(random_state, (int, np.integer)):
@@ -31,7 +31,7 @@ def seed_of(random_state: Any) -> int:
 
 
 def labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
-    """Return the targets of ``n`` samples as an array, checked."""
+    """Return the checked targets of ``n`` samples as an array."""
     from sklearn.utils.validation import column_or_1d  # noqa: PLC0415
 
     if y is None:
@@ -83,7 +83,7 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
     missing = values.isnan()
     if not bool(missing.any()):
         return values, None, is_table
-    # A position is observed if any of its channels is; its missing channels are set to the mean.
+    # A position is observed if any of its channels is; its missing channels become the mean.
     return values, ~missing.all(dim=1), is_table
 
 
@@ -105,7 +105,7 @@ def _padded(series: Sequence[Any]) -> np.ndarray:
     rows = [np.atleast_2d(np.asarray(s, dtype=np.float32)) for s in series]
     channels = {row.shape[0] for row in rows}
     if len(channels) > 1:
-        raise ValueError(f"X must hold series of the same number of channels, got {sorted(channels)}")
+        raise ValueError(f"X must hold series with the same number of channels, got {sorted(channels)}")
     padded = np.full((len(rows), channels.pop(), max(row.shape[1] for row in rows)), np.nan, dtype=np.float32)
     for target, row in zip(padded, rows, strict=True):
         target[:, : row.shape[1]] = row

@@ -28,12 +28,12 @@ __all__ = ["Classifier", "Estimator", "Regressor", "check_no_gaps"]
 
 #: samples per forward pass of a prediction
 BATCH = 256
-#: held by the fit that draws random numbers
+#: lock of the fit that draws random numbers
 _RANDOM_NUMBERS = threading.RLock()
 
 
 def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
-    """Raise if values are missing and the network cannot know it."""
+    """Raise a ValueError if values are missing and the network does not take a mask."""
     if mask is not None and "mask" not in inspect.signature(network.forward).parameters:
         raise ValueError(f"X must have no missing values for a {type(network).__name__}, got NaN")
 
@@ -41,15 +41,15 @@ def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
 class Estimator(BaseEstimator):
     """Base class of all estimators.
 
-    A subclass defines ``_fit_networks``, which fits one or several networks to normalised inputs, and ``_networks``,
-    which returns them.
+    A subclass defines ``_fit_networks``, which fits one or more networks to normalised inputs, and ``_networks``, which
+    returns them.
 
     Attributes:
         task: "classification" or "regression".
     """
 
     task: str
-    #: kinds of the arguments; they are checked by ``fit``, as scikit-learn wants it
+    #: kinds of the arguments; ``fit`` checks them, as scikit-learn requires
     KINDS: ClassVar[dict[str, Kind]] = {}
 
     def _check_arguments(self) -> None:
@@ -64,9 +64,9 @@ class Estimator(BaseEstimator):
         return tags
 
     def prepare(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """Return inputs (n, channels, *space) and mask (n, *space) or None, as the fitted networks take them.
+        """Return inputs (n, channels, *space) and mask (n, *space) or None for the fitted networks.
 
-        Networks fitted to series with times also take what :meth:`coordinates` returns.
+        Networks that are fitted to series with times also take the result of :meth:`coordinates`.
         """
         check_is_fitted(self, "_mean_")
         if is_irregular(X) != (self._unit_ is not None):
@@ -97,7 +97,7 @@ class Estimator(BaseEstimator):
         return ((times - times[:, :1]) / self._unit_).float().unsqueeze(2)
 
     def _read(self, X: Any) -> tuple[Tensor, Tensor | None]:
-        """Return values (n, channels, *space), NaN where missing, and the mask, of samples to fit to."""
+        """Return the values (n, channels, *space) of training samples, NaN where missing, and their mask."""
         self._unit_: float | None = None
         self._channels_: list[Any] | None = None
         if not is_irregular(X):
@@ -107,12 +107,12 @@ class Estimator(BaseEstimator):
         points = irregular(X)
         gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
         gaps = gaps[gaps > 0]
-        # One training step is the usual gap between two points.
+        # One training step is the median gap between two points.
         self._unit_ = float(gaps.median()) if len(gaps) else 1.0
         return points.values, points.mask
 
     def _with_observed(self, inputs: Tensor, seen: Tensor) -> Tensor:
-        """Return inputs with a channel of 1 and 0 for each, where channels were observed at different times."""
+        """Return inputs and, if channels are observed at different times, one channel of 1 and 0 for each."""
         return torch.cat([inputs, seen], dim=1) if self._observed_ else inputs
 
     def _fit(
@@ -123,7 +123,7 @@ class Estimator(BaseEstimator):
             self._fit_networks(self._split(X, target, at), out)
 
     def _start(self, X: Any, inputs: Tensor, mask: Tensor | None) -> None:
-        """Remember the form of the samples, and the mean and deviation of each channel."""
+        """Store the shape of the samples, and the mean and deviation of each channel."""
         timed = self._unit_ is not None
         self._ragged_ = timed or is_ragged(X)
         self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
@@ -145,7 +145,7 @@ class Estimator(BaseEstimator):
     @staticmethod
     @contextmanager
     def _own_random_numbers() -> Iterator[None]:
-        """Leave torch's random numbers as they were. Threads share them: only one may draw at a time."""
+        """Restore torch's random state at the end. Threads share it, so only one may draw at a time."""
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         with _RANDOM_NUMBERS, torch.random.fork_rng(devices=list(devices)):
             yield
@@ -157,7 +157,7 @@ class Estimator(BaseEstimator):
         """Fit the networks.
 
         Args:
-            split: normalised inputs and targets; mask, coordinates and queries where there are some.
+            split: normalised inputs and targets, with mask, coordinates and queries if there are any.
             out: number of outputs.
         """
         raise NotImplementedError
@@ -166,14 +166,14 @@ class Estimator(BaseEstimator):
         raise NotImplementedError
 
     def _shares(self) -> list[tuple[float, float]]:
-        """Return the weight of each network in the mean of all, and the factor of its logits."""
+        """Return the weight of each network in the mean, and the factor on its logits."""
         return [(1.0, 1.0)]
 
     @torch.no_grad()
     def _outputs(self, X: Any, at: Tensor | None = None) -> list[Tensor]:
-        """Return the outputs (n, out), or (n, out, queries) at coordinates, of each network, in float64.
+        """Return the outputs of each network in float64: (n, out), or (n, out, queries) at query coordinates.
 
-        In float64 the other samples of a batch do not change the last digits of a prediction.
+        In float64, a prediction does not depend on the other samples of its batch.
         """
         inputs, mask = self.prepare(X)
         given = {"mask": mask, "coords": self.coordinates(X), "at": at}
@@ -192,7 +192,7 @@ class Estimator(BaseEstimator):
 
 
 class Classifier(Estimator):
-    """Methods of all classifiers."""
+    """Base class of all classifiers."""
 
     task = "classification"
 
@@ -215,7 +215,7 @@ class Classifier(Estimator):
         """Return the indices of classes."""
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"y must hold classes of {self.classes_.tolist()}, got {unknown[0]!r}")
+            raise ValueError(f"y must hold only the classes {self.classes_.tolist()}, got {unknown[0]!r}")
         return torch.from_numpy(np.searchsorted(self.classes_, y)).long()
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -231,7 +231,7 @@ class Classifier(Estimator):
 
 
 class Regressor(Estimator):
-    """Methods of all regressors."""
+    """Base class of all regressors."""
 
     task = "regression"
 
@@ -257,7 +257,7 @@ class Regressor(Estimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the values: (n,) or (n, outputs)."""
-        outputs = self._outputs(X)  # first: it raises if the estimator is not fitted
+        outputs = self._outputs(X)  # comes first, because it raises if the estimator is not fitted
         learned = torch.stack([w * part for part, (w, _) in zip(outputs, self._shares(), strict=True)]).sum(dim=0)
         values = self._scale_.undo(learned)
         return (values[:, 0] if self._one_ else values).numpy()

@@ -1,4 +1,4 @@
-"""How far to trust networks and random kernels: from their predictions for samples they were not fitted to."""
+"""Weights of networks and random kernels in their mean, from predictions for held-out samples."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 __all__ = ["blend", "folds"]
 
-#: shares of the networks, and factors of their logits, that are tried
+#: candidates for the share of the networks and for the factor on their logits
 SHARES = tuple(0.1 * i for i in range(11))
 FACTORS = tuple(0.1 * 2 ** (0.5 * i) for i in range(10))
-#: choices that are averaged, those with the least errors: few samples do not tell which one is the best
+#: number of best candidates to average, since few samples do not tell which one is best
 AVERAGED = 10
 
 
 def folds(target: Tensor, count: int, seed: int) -> Tensor:
-    """Return which of ``count`` parts each sample belongs to; every class is divided evenly.
+    """Return the fold of each sample, of ``count`` folds that divide every class evenly.
 
     >>> folds(torch.tensor([0, 0, 0, 1, 1, 1]), 3, seed=0).view(2, 3).sort().values.tolist()
     [[0, 1, 2], [0, 1, 2]]
@@ -34,15 +34,15 @@ def folds(target: Tensor, count: int, seed: int) -> Tensor:
 
 
 def blend(networks: Tensor, kernels: Tensor, target: Tensor) -> tuple[float, float]:
-    r"""Return the share w of the networks and the factor f of their logits, with the least held-out errors.
+    r"""Return the share w of the networks and the factor f on their logits that give the least held-out errors.
 
     .. math:: p = w\, \mathrm{softmax}(f z_\text{networks}) + (1 - w)\, \mathrm{softmax}(z_\text{kernels})
 
-    Values are averaged as they are, with f = 1. Both numbers are means over the best choices.
+    For values, f = 1. Both numbers are means over the best candidates.
 
     Args:
         networks: (n, out) held-out logits or values of the networks.
-        kernels: (n, out) those of the random kernels.
+        kernels: (n, out) held-out logits or values of the random kernels.
         target: (n,) classes or (n, out) values.
 
     >>> share, _ = blend(torch.randn(40, 1), torch.ones(40, 1), torch.ones(40, 1))

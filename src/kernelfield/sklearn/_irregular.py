@@ -1,4 +1,4 @@
-"""Series at irregular times, as the estimators take them, as tensors."""
+"""Conversion of series at irregular times to tensors."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ __all__ = ["Points", "irregular", "is_irregular", "query_times"]
 
 
 class Points(NamedTuple):
-    """Series at their own times.
+    """Series at irregular times.
 
     Attributes:
-        values: (n, channels, points), NaN where a channel was not observed, and where a series has ended.
-        times: (n, points) times in float64; the last one is repeated where a series has ended.
-        mask: (n, points) whether there is a point.
+        values: (n, channels, points), NaN where a channel was not observed and after the end of a series.
+        times: (n, points) times in float64; the last one is repeated after the end of a series.
+        mask: (n, points) True for points, False after the end of a series.
     """
 
     values: Tensor
@@ -46,20 +46,20 @@ def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None 
     Args:
         X: for each series a pair of times (points,) and values (channels, points) or (points,), NaN where a channel was
             not observed; or a dict of such pairs by channel, each channel at its own times.
-        name: what to call them in errors.
-        channels: names of the channels, of dicts; those found, sorted, if not given.
+        name: name of the argument in errors.
+        channels: names of the channels, for dicts; by default all names, sorted.
     """
     if isinstance(X[0], dict):
         names = sorted({c for series in X for c in series}, key=str) if channels is None else list(channels)
         unknown = {c for series in X for c in series} - set(names)
         if unknown:
-            raise ValueError(f"{name} must have channels {names}, got {min(map(str, unknown))!r}")
+            raise ValueError(f"{name} must have only the channels {names}, got {min(map(str, unknown))!r}")
         pairs = [_merged(series, names, f"{name}[{i}]") for i, series in enumerate(X)]
     else:
         pairs = [_checked(series[0], series[1], f"{name}[{i}]") for i, series in enumerate(X)]
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
-        raise ValueError(f"{name} must hold series of the same number of channels, got {sorted(widths)}")
+        raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
     longest = max(len(times) for times, _ in pairs)
     found = np.full((len(pairs), widths.pop(), longest), np.nan, dtype=np.float32)
     clock, mask = np.zeros((len(pairs), longest)), np.zeros((len(pairs), longest), dtype=bool)
@@ -104,10 +104,10 @@ def _merged(series: dict[Any, Any], names: Sequence[Any], name: str) -> tuple[np
 
 
 def query_times(at: Any, n: int) -> tuple[list[np.ndarray], bool]:
-    """Return the times asked of each of ``n`` series, and whether they are the same for all.
+    """Return the query times of each of ``n`` series, and whether they are the same for all.
 
     Args:
-        at: (queries,) times of all series, or a list of the times of each.
+        at: (queries,) times for all series, or a list of the times for each.
         n: number of series.
     """
     common = np.ndim(at[0]) == 0 if len(at) else True

@@ -32,23 +32,23 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedNetwork"]
 
-#: a training has about this many steps unless ``epochs`` is given, and at least this many epochs
+#: default number of steps, and least number of epochs
 STEPS, LEAST_EPOCHS = 400, 10
-#: how many random kernels are added by default, and how many networks are trained of few samples
+#: default number of random kernels, and of networks for few samples
 KERNELS, SEVERAL = 1000, 3
-#: with fewer samples than this, no part of them can be left out
+#: smallest number of samples from which a part can be held out
 SMALLEST_SET = 12
 
 
 class TrainedNetwork(NetworkArguments, Estimator):
     """Base class of the estimators that train a network."""
 
-    #: the network that is trained by default, and its arguments where they differ from those of the name
+    #: the default network, and arguments that differ from its defaults
     _MODEL: ClassVar[str] = "ccnn_4_140"
     _MODEL_OPTIONS: ClassVar[dict[str, Any]] = {"channels": 32, "blocks": 2}
-    #: up to how many samples random kernels are added by default
+    #: largest number of samples for which random kernels are added by default
     _FEW_SAMPLES: ClassVar[int] = 5000
-    #: up to how many samples several networks are trained by default
+    #: largest number of samples for which several networks are trained by default
     _SMALL_SET: ClassVar[int] = 500
 
     def _fit_networks(self, split: Split, out: int) -> None:
@@ -75,7 +75,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
                 self._blend_ = blend(held_out, left_out, split.target)
 
     def _cross_fit(self, split: Split, out: int, seed: int, count: int) -> Tensor:
-        """Train each network without one part of the samples; return its outputs for that part, of all parts."""
+        """Train each network without one fold of the samples; return the outputs for the held-out folds."""
         part = folds(split.target, count, seed)
         held_out = torch.empty(len(split), out, dtype=torch.float64)
         self.networks_ = []
@@ -94,7 +94,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return held_out
 
     def _count(self, split: Split) -> int:
-        """Return the number of networks: by default several of few samples, if random kernels are there to compare."""
+        """Return the number of networks: by default several for few samples, if random kernels are added."""
         if self.networks is not None:
             if plain(self.networks) > 1 and (split.coords is not None or len(split) < 2 * plain(self.networks)):
                 raise ValueError(
@@ -107,14 +107,14 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return SEVERAL if plain_default and few and self._kernels(split) else 1
 
     def _kernels(self, split: Split) -> int:
-        """Return the number of random kernels, which are responses on a grid."""
+        """Return the number of random kernels; they need samples on a grid."""
         if split.coords is not None:
             return 0
         default = KERNELS if len(split) <= self._FEW_SAMPLES else 0
         return default if self.random_kernels is None else plain(self.random_kernels)
 
     def _build(self, split: Split, out: int) -> nn.Module:
-        """Return the network, with those of the usual arguments that its class takes."""
+        """Return the network, with those of the default arguments that its class takes."""
         if self.start_from is not None:
             return self._trained(split, out)
         model = self._MODEL if self.model is None else self.model
@@ -132,9 +132,9 @@ class TrainedNetwork(NetworkArguments, Estimator):
         fixed = {name: value for name, value in chosen.arguments.items() if name in ("dim", "in_channels", "size")}
         if any(fixed[name] != usual[name] for name in ("dim", "in_channels") if name in fixed):
             raise ValueError(f"model must be for samples of shape {tuple(self._shape_)}, got {model!r} for {fixed}")
-        # Kernels see both ways, and start at least a few samples wide, however short the series is.
+        # Kernels reach both ways and start at least a few samples wide, also for short series.
         usual |= {"dropout": plain(self.dropout), "causal": False, "sigma": min(1.0, max(0.2, 3 / min(size)))}
-        if split.coords is not None:  # smooth kernels without a mask: convolved at points in near-linear time
+        if split.coords is not None:  # smooth kernels without a mask have a near-linear convolution at points
             usual |= {"sigma": None, "stem": "linear"}
         if split.at is not None:
             usual["readout"] = "dense"
@@ -156,7 +156,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return network
 
     def _architecture(self, size: tuple[int, ...]) -> dict[str, Any]:  # noqa: ARG002
-        """Return the arguments that decide about the network's form, for samples of ``size``."""
+        """Return the arguments of the network's architecture, for samples of ``size``."""
         named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
         chosen = {name: value for name, value in named.items() if value is not None}
         return {**self._MODEL_OPTIONS, **chosen} if self.model is None else chosen
@@ -167,7 +167,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         for name in ("model", "field", "channels", "blocks"):
             if getattr(self, name) is not None:
                 raise ValueError(
-                    f"{name} must be left out with start_from={self.start_from!r}, which has its own, "
+                    f"{name} must be None with start_from={self.start_from!r}, which has its own, "
                     f"got {getattr(self, name)!r}"
                 )
         network = find_start(self.start_from).network().train()
@@ -184,7 +184,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return network
 
     def _divide(self, split: Split, seed: int) -> tuple[Split, Split | None]:
-        """Return the samples to train on and those held out; classes are divided alike where they are large enough."""
+        """Return training samples and held-out samples, stratified by class if the classes are large enough."""
         if not self.validation_fraction:
             return split, None
         from sklearn.model_selection import train_test_split  # noqa: PLC0415
@@ -203,7 +203,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return split.take(torch.from_numpy(first)), split.take(torch.from_numpy(second))
 
     def _train(self, network: nn.Module, train: Split, validation: Split | None, out: int, seed: int) -> nn.Module:
-        """Train a network, and return it."""
+        """Train a network and return it."""
         from lightning.fabric import Fabric  # noqa: PLC0415
 
         batch = min(plain(self.batch), len(train))
@@ -260,14 +260,14 @@ class TrainedNetwork(NetworkArguments, Estimator):
 
 @torch.no_grad()
 def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
-    """Return the shape of a prediction for one of the samples."""
+    """Return the shape of the prediction for one sample."""
     few = split.batch(slice(0, 2))
     sampling = {name: value for name, value in few.sampling.items() if name != "step"}
     return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
 
 
 class _Watch:
-    """Print progress, and keep the weights of the best epoch by validation."""
+    """Print progress and keep the weights of the best epoch by validation."""
 
     def __init__(self, network: nn.Module, metric: str, title: str) -> None:
         self.network, self.metric, self.title = network, metric, title

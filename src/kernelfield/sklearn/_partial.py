@@ -1,4 +1,4 @@
-"""Training that goes on with every call: ``partial_fit``."""
+"""Incremental training with ``partial_fit``."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ __all__ = ["NetworkClassifier", "NetworkRegressor", "PartialFit"]
 
 
 class PartialFit(TrainedNetwork):
-    """A trained network that can be trained further, on other samples."""
+    """A trained network that can continue its training on other samples."""
 
     def _is_first(self) -> bool:
-        """Return whether no network is there to train further."""
+        """Return whether there is no network yet."""
         if self.validation_fraction:
             raise ValueError(f"validation_fraction must be 0 for partial_fit, got {self.validation_fraction}")
         return not hasattr(self, "network_")
 
     def _continue(self, X: Any, target: Tensor, out: int, at: Tensor | None = None) -> None:
-        """Train one pass over these samples, with the optimisers' states of the last call."""
+        """Train one pass over these samples, with the optimiser states of the last call."""
         split = self._split(X, target, at)
         seed = seed_of(self.random_state)
         first = self._is_first()
@@ -45,7 +45,7 @@ class PartialFit(TrainedNetwork):
                 self.random_kernels_, self._blend_, self.validation_score_ = None, None, None
                 self.history_: list[dict[str, Any]] = []
                 self.n_iter_, self._optimizer_state_ = 0, None
-            # Each call draws other batches and other dropout, the same ones when it is repeated.
+            # The seed differs from call to call, and a repeated sequence of calls gives the same batches and dropout.
             torch.manual_seed((seed + 1) * 1_000_003 + self.n_iter_)
             states = self._optimizer_state_ or [None] * len(self.networks_)
             found = [
@@ -63,7 +63,7 @@ class PartialFit(TrainedNetwork):
         return math.ceil(len(split) / plain(self.batch))
 
     def _train_pass(self, network: nn.Module, state: Any, split: Split, out: int) -> tuple[Any, float]:
-        """Train a network on every sample once; return the optimiser's state and the mean loss."""
+        """Train a network once on every sample; return the optimiser's state and the mean loss."""
         device = torch.device(self._accelerator())
         task = self._task(network.to(device).train(), out, Schedule("constant"))
         optimizer = make_optimizer(network, task.optimizer_settings)
@@ -88,14 +88,14 @@ class NetworkClassifier(Classifier, PartialFit):
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> Any:
         """Train one pass over these samples, in batches of ``batch``.
 
-        The first call builds the network and takes mean and deviation of each channel from its samples. Later calls
-        continue with the weights and the optimiser's state. The learning rate is constant. There are no random kernels;
-        those of an earlier ``fit`` are kept as they are.
+        The first call builds the network and computes the mean and deviation of each channel from its samples. Later
+        calls continue with the weights and the optimiser's state. The learning rate is constant. ``partial_fit`` adds
+        no random kernels and does not change those of an earlier ``fit``.
 
         Args:
             X: series or images.
             y: (n,) their classes.
-            classes: all classes, those of later calls included; needed in the first call.
+            classes: all classes, including those of later calls; needed in the first call.
         """
         self._check_arguments()
         if self._is_first():
@@ -123,7 +123,7 @@ class NetworkRegressor(Regressor, PartialFit):
     """Base class of the regressors that train a network."""
 
     def partial_fit(self, X: Any, y: Any) -> Any:
-        """Train one pass over these samples, as :meth:`CCNNClassifier.partial_fit`; the first call scales ``y``."""
+        """Train one pass like :meth:`CCNNClassifier.partial_fit`; the first call sets the scale of ``y``."""
         self._check_arguments()
         if self._is_first():
             inputs, mask = self._read(X)
@@ -139,7 +139,7 @@ class NetworkRegressor(Regressor, PartialFit):
 
 
 def _on_cpu(state: Any) -> Any:
-    """Return an optimiser's state with its tensors on the CPU, as copies."""
+    """Return an optimiser's state with copies of its tensors on the CPU."""
     if isinstance(state, torch.Tensor):
         return state.detach().cpu().clone()
     if isinstance(state, dict):

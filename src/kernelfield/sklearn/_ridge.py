@@ -1,4 +1,4 @@
-"""Ridge regression in closed form, with its strength chosen by leave-one-out errors."""
+"""Ridge regression in closed form, with a strength selected by leave-one-out errors."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
 
 __all__ = ["RidgeFit", "best_temperature", "fit_ridge"]
 
-#: strengths that are tried, relative to features of unit length
+#: candidates for the strength, relative to features of unit length
 STRENGTHS = tuple(10.0 ** (0.5 * i) for i in range(-10, 9))
-#: shares of the second group of features that are tried
+#: candidates for the share of the second group of features
 SHARES = (0.0, 0.1, 0.3, 0.5, 0.7, 0.9)
-#: samples by which strength and shares are chosen
+#: largest number of samples that select strength and share
 MOST_SAMPLES = 2000
-#: fits that are averaged, those with the least errors; fewer of many samples, which take longer and need it less
+#: number of best fits to average; fewer for many samples, which take longer and need it less
 AVERAGED, AVERAGED_OF_MANY = 10, 3
 
 
@@ -31,10 +31,10 @@ class RidgeFit:
     Args:
         weight: (features, out) weights.
         bias: (out,) biases.
-        strength: of the penalty, of the best fit.
-        share: of the second group of features in the penalty, of the best fit.
-        held_out: (n, out) predictions for each sample, from fits to all others; for large n of some samples only.
-        rows: which samples these are.
+        strength: strength of the penalty in the best fit.
+        share: share of the second group of features in the penalty of the best fit.
+        held_out: (n, out) prediction for each sample from a fit to all others; only for some samples if n is large.
+        rows: indices of these samples.
     """
 
     weight: Tensor
@@ -46,15 +46,14 @@ class RidgeFit:
 
 
 def fit_ridge(features: Tensor, parts: Sequence[int], target: Tensor) -> RidgeFit:
-    r"""Fit a linear map with a penalty whose strength, and its division between two groups of features, are chosen.
+    r"""Fit a linear map; select the strength of its penalty and the division of the penalty between two feature groups.
 
     .. math:: \min_{W, b} \|Y - X_s W - b\|^2 + \alpha \|W\|^2, \qquad
         X_s = \big[\sqrt{(1 - s) / p_1}\, X_1, \sqrt{s / p_2}\, X_2\big]
 
-    The result is the mean of the maps for the ten pairs of α and s with the least leave-one-out errors: of few samples,
-    errors do not tell which pair is the best. These errors need no refit: with
-    :math:`h_i = \tfrac1n + [K (K + \alpha)^{-1}]_{ii}` and :math:`K = X_s X_s^\top`, centred, they are
-    :math:`(y_i - \hat y_i) / (1 - h_i)`.
+    The result is the mean of the maps for the ten pairs of α and s with the least leave-one-out errors, since the
+    errors of few samples do not tell which pair is best. These errors need no refit: with :math:`h_i = \tfrac1n + [K (K
+    + \alpha)^{-1}]_{ii}` and :math:`K = X_s X_s^\top`, centred, they are :math:`(y_i - \hat y_i) / (1 - h_i)`.
 
     Args:
         features: (n, p₁ + p₂) standardised features, float64.
@@ -83,7 +82,7 @@ def fit_ridge(features: Tensor, parts: Sequence[int], target: Tensor) -> RidgeFi
     for _, share, strength, _ in best:
         shares = zip(parts, (1 - share, share), strict=True)
         factors = torch.cat([torch.full((p,), (s / max(1, p)) ** 0.5) for p, s in shares]).to(features)
-        # The penalty is on a sum over samples: its strength grows with their number.
+        # The loss is a sum over samples, so the strength of the penalty grows with their number.
         one_weight, one_bias = _solve(features * factors, target, strength * n / len(rows))
         weight += factors.unsqueeze(1) * one_weight / len(best)
         bias += one_bias / len(best)
@@ -108,7 +107,7 @@ def _held_out(gram: Tensor, y: Tensor) -> list[tuple[float, Tensor]]:
 
 
 def _solve(features: Tensor, target: Tensor, strength: float) -> tuple[Tensor, Tensor]:
-    """Return the weights and biases, from the smaller of the two systems of equations."""
+    """Return the weights and biases by solving the smaller of the two linear systems."""
     shift, mean = features.mean(dim=0), target.mean(dim=0)
     x, y = features - shift, target - mean
     n, p = x.shape
@@ -120,6 +119,6 @@ def _solve(features: Tensor, target: Tensor, strength: float) -> tuple[Tensor, T
 
 
 def best_temperature(scores: Tensor, classes: Tensor) -> float:
-    """Return the factor of held-out ``scores`` (n, out) with the least cross-entropy to ``classes`` (n,)."""
+    """Return the factor on held-out ``scores`` (n, out) with the least cross-entropy for ``classes`` (n,)."""
     factors = [0.5 * 2 ** (0.5 * i) for i in range(11)]
     return min(factors, key=lambda factor: float(F.cross_entropy(factor * scores, classes)))

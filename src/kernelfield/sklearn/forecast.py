@@ -21,18 +21,18 @@ __all__ = ["CCNNForecaster"]
 
 
 class CCNNForecaster(PartialFit):
-    """A network that predicts the values of series at query times: it interpolates and forecasts.
+    """A network that predicts the values of series at query times, for interpolation and forecasts.
 
-    ``X`` is a list of series at irregular times, as :class:`CCNNClassifier` takes them. ``y`` holds, in the same form,
-    the values to predict and their times: for each series a pair (times, values) or a dict of such pairs by channel,
-    each at its own times. They may be other channels than those of X. Times count from the same origin in both.
+    ``X`` is a list of series at irregular times, as in :class:`CCNNClassifier`. ``y`` holds the values to predict and
+    their times in the same form: for each series a pair (times, values), or a dict of such pairs by channel, each at
+    its own times. The channels of ``y`` may differ from those of ``X``. Times have the same origin in both.
 
     Args:
-        options: as :class:`CCNNClassifier`; there are no random kernels.
+        options: arguments of :class:`CCNNClassifier`; there are no random kernels.
 
     Attributes:
         network_: the trained network, with a dense readout.
-        history_: a row of metrics per evaluated epoch.
+        history_: one row of metrics per evaluated epoch.
 
     >>> source = np.random.default_rng(0)
     >>> times = [np.sort(source.uniform(0, 6, 20)) for _ in range(16)]
@@ -50,41 +50,41 @@ class CCNNForecaster(PartialFit):
         self._check_arguments()
         _check_series(X, y)
         inputs, mask = self._read(X)
-        asked = self._read_targets(y)
-        at = self._placed(X, asked.times)
-        self._fit(X, inputs, mask, self._scale_.normal(asked.values), asked.values.shape[1], at)
+        targets = self._read_targets(y)
+        at = self._placed(X, targets.times)
+        self._fit(X, inputs, mask, self._scale_.normal(targets.values), targets.values.shape[1], at)
         return self
 
     def partial_fit(self, X: Any, y: Any) -> CCNNForecaster:
-        """Train one pass over these series; as :meth:`CCNNClassifier.partial_fit`."""
+        """Train one pass over these series like :meth:`CCNNClassifier.partial_fit`."""
         self._check_arguments()
         _check_series(X, y)
         if self._is_first():
             inputs, mask = self._read(X)
-            asked = self._read_targets(y)
+            targets = self._read_targets(y)
             self._start(X, inputs, mask)
         else:
-            asked = irregular(y, "y", self._targets_)
-            if asked.values.shape[1] != len(self._scale_.mean):
-                raise ValueError(f"y must have {len(self._scale_.mean)} channels, got {asked.values.shape[1]}")
-        at = self._placed(X, asked.times)
-        self._continue(X, self._scale_.normal(asked.values), asked.values.shape[1], at)
+            targets = irregular(y, "y", self._targets_)
+            if targets.values.shape[1] != len(self._scale_.mean):
+                raise ValueError(f"y must have {len(self._scale_.mean)} channels, got {targets.values.shape[1]}")
+        at = self._placed(X, targets.times)
+        self._continue(X, self._scale_.normal(targets.values), targets.values.shape[1], at)
         return self
 
     def _read_targets(self, y: Any) -> Points:
-        """Return the values to predict, and remember their form and scale."""
-        asked = irregular(y, "y")
+        """Return the values to predict, and store their form and scale."""
+        targets = irregular(y, "y")
         self._one_ = not isinstance(y[0], dict) and np.ndim(y[0][1]) == 1
         self._targets_ = sorted({c for series in y for c in series}, key=str) if isinstance(y[0], dict) else None
-        self._scale_ = TargetScale.of(asked.values)
-        return asked
+        self._scale_ = TargetScale.of(targets.values)
+        return targets
 
     def predict(self, X: Any, at: Any) -> Any:
         """Return the values of series at query times.
 
         Args:
             X: the series.
-            at: (queries,) times of all series, or a list of the times of each.
+            at: (queries,) times for all series, or a list of the times for each.
 
         Returns:
             (n, targets, queries) values, or a list of (targets, queries) for a list of times; without the axis of
@@ -100,10 +100,10 @@ class CCNNForecaster(PartialFit):
 
     def score(self, X: Any, y: Any) -> float:
         """Return the coefficient of determination R² of the predictions at the times of ``y``."""
-        asked = irregular(y, "y", self._targets_)
-        rows = [times[mask].numpy() for times, mask in zip(asked.times, asked.mask, strict=True)]
+        targets = irregular(y, "y", self._targets_)
+        rows = [times[mask].numpy() for times, mask in zip(targets.times, targets.mask, strict=True)]
         errors, values = [], []
-        wanted = self._scale_.normal(asked.values)
+        wanted = self._scale_.normal(targets.values)
         for i, found in enumerate(self.predict(X, rows)):
             predicted = torch.from_numpy(np.atleast_2d(found))
             learned = self._scale_.normal(predicted.unsqueeze(0))[0]
@@ -117,14 +117,14 @@ class CCNNForecaster(PartialFit):
     def _placed(self, X: Sequence[Any], times: Tensor) -> Tensor:
         """Return times (n, queries) as coordinates (n, queries, 1) of the series."""
         first = irregular(X, channels=self._channels_).times[:, :1]
-        assert self._unit_ is not None  # of series with times
+        assert self._unit_ is not None  # series with times have a unit
         return ((times - first) / self._unit_).float().unsqueeze(2)
 
 
 def _check_series(X: Any, y: Any) -> None:
-    """Raise unless both are lists of series with times, of the same length."""
+    """Raise a ValueError unless both are lists of series with times, of the same length."""
     for name, given in (("X", X), ("y", y)):
         if not is_irregular(given):
             raise ValueError(f"{name} must be a list of series with times, got {type(given).__name__}")
     if len(y) != len(X):
-        raise ValueError(f"y must hold the values to predict of each of the {len(X)} series, got {len(y)}")
+        raise ValueError(f"y must hold the values to predict for each of the {len(X)} series, got {len(y)}")

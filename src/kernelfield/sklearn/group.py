@@ -18,19 +18,19 @@ CHANNELS = 8
 class GroupClassifier(ClassifierMixin, NetworkClassifier):
     r"""A network on a group as a classifier of images in any orientation: by default a small ResNet (chapters 7 and 8).
 
-    The default network is equivariant to rotations by 90 degrees: an image and its rotations get the same
-    probabilities, to rounding, if its height and width are equal and multiples of 4. It needs no rotated copies of the
-    training images. Images are (n, channels, rows, columns).
+    The default network is invariant to rotations by 90 degrees: up to rounding, an image and its rotations get the same
+    probabilities if height and width are equal and multiples of 4. It needs no rotated copies of the training images.
+    Images are (n, channels, rows, columns).
 
     Args:
-        model: name of a network on a group, such as "resnet44_p4m" or "p4cnn"; a ResNet on p4 of three stages by
-            default.
-        channels: width of the first stage of the default network; 8 by default. Later stages have twice and four times
-            as many.
-        blocks: residual blocks per stage; 1 by default.
+        model: name of a network on a group, such as "resnet44_p4m" or "p4cnn"; by default a ResNet on p4 with three
+            stages.
+        channels: width of the first stage of the default network; by default 8. Later stages have twice and four times
+            as many channels.
+        blocks: residual blocks per stage; by default 1.
         options: further arguments of the network, such as ``{"group": kernelfield.groups.Dihedral(4)}`` for reflections
             too, or ``{"attention": "full"}`` for attentive group convolutions.
-        random_kernels: number of random kernels; none by default, for they are not equivariant.
+        random_kernels: number of random kernels; by default none, since they are not equivariant.
 
     All other arguments and the attributes are those of :class:`CCNNClassifier`.
 

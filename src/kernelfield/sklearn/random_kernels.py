@@ -1,4 +1,4 @@
-"""Estimators of random continuous kernels and a ridge regression."""
+"""Estimators with random continuous kernels and a ridge regression."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RandomKernelClassifier", "RandomKernelRegressor", "fit_random_kernels"]
 
-#: samples times kernels up to which there are a thousand kernels by default
+#: largest product of samples and kernels for the default of a thousand kernels
 MOST_RESPONSES = 5_000_000
 
 
@@ -39,9 +39,9 @@ def fit_random_kernels(
     kernels: int,
     field: str | Callable[..., Field] | None = None,
 ) -> tuple[RandomKernelNet, dict[str, float], Tensor]:
-    """Return a fitted :class:`~kernelfield.models.RandomKernelNet`, what was chosen for it, and leave-one-out outputs.
+    """Return a fitted :class:`~kernelfield.models.RandomKernelNet`, its selected settings, and leave-one-out outputs.
 
-    Classes become targets of ±1. The logits are the fitted scores times a factor, that with the least cross-entropy on
+    Classes become targets of ±1. The logits are the fitted scores times the factor with the least cross-entropy on
     leave-one-out scores.
 
     Args:
@@ -50,11 +50,11 @@ def fit_random_kernels(
         target: (n,) classes or (n, out) values.
         out: number of outputs.
         kernels: number of kernels.
-        field: of the kernels.
+        field: field of the kernels.
     """
     given = {} if field is None else resolve_parts({"field": field})
     size = tuple(inputs.shape[2:])
-    # In float64, as in predictions: thresholds must part the same responses.
+    # In float64 like predictions, so that thresholds separate the same responses.
     network = RandomKernelNet(inputs.shape[1], out, dim=len(size), size=size, kernels=kernels, **given).double()
     inputs = inputs.double()
     network.features.draw_biases(inputs, mask)
@@ -87,9 +87,9 @@ class _RandomKernels(KernelArguments, Estimator):
     def _fit_networks(self, split: Split, out: int) -> None:
         if split.coords is not None:
             raise ValueError(
-                f"X must lie on a grid for {type(self).__name__}, got times; the CCNN estimators take them"
+                f"X must lie on a grid for {type(self).__name__}, got times, which only the CCNN estimators take"
             )
-        # All features are in memory at once, so that many samples have fewer of them.
+        # All features are in memory at once, so many samples get fewer kernels.
         kernels = max(100, min(1000, MOST_RESPONSES // len(split))) if self.kernels is None else plain(self.kernels)
         torch.manual_seed(seed_of(self.random_state))
         self.network_, self.chosen_, _ = fit_random_kernels(
@@ -101,19 +101,19 @@ class _RandomKernels(KernelArguments, Estimator):
 
 
 class RandomKernelClassifier(ClassifierMixin, Classifier, _RandomKernels):
-    """A linear classifier of pooled responses to random continuous kernels; fitted in seconds, without training.
+    """A linear classifier on pooled responses to random continuous kernels, fitted in seconds without training.
 
-    See :class:`~kernelfield.models.RandomKernels` for the features. A ridge regression reads them, and
-    the values themselves; leave-one-out errors on the training samples choose the strength of its penalty.
+    See :class:`~kernelfield.models.RandomKernels` for the features. A ridge regression reads the features and the input
+    values; leave-one-out errors on the training samples select the strength of its penalty.
 
     Args:
-        kernels: number of random kernels; by default 1,000, and fewer beyond 5,000 samples.
-        field: field of the kernels, a class of :mod:`kernelfield.fields` or its name; random Fourier by default.
+        kernels: number of random kernels; by default 1,000, and fewer for more than 5,000 samples.
+        field: field of the kernels, a class of :mod:`kernelfield.fields` or its name; by default random Fourier.
         random_state: seed.
 
     Attributes:
-        network_: the fitted network; it takes what ``prepare(X)`` returns.
-        chosen_: the strength of the penalty and what else was chosen, and the leave-one-out error.
+        network_: the fitted network, which takes the result of ``prepare(X)``.
+        chosen_: the strength of the penalty, other selected settings, and the leave-one-out error.
         classes_: the classes.
 
     >>> import numpy as np
@@ -126,7 +126,7 @@ class RandomKernelClassifier(ClassifierMixin, Classifier, _RandomKernels):
 
 
 class RandomKernelRegressor(RegressorMixin, Regressor, _RandomKernels):
-    """A linear regressor on pooled responses to random continuous kernels; as :class:`RandomKernelClassifier`.
+    """A linear regressor on pooled responses to random continuous kernels, like :class:`RandomKernelClassifier`.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))

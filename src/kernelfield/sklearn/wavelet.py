@@ -13,23 +13,23 @@ from ._partial import NetworkClassifier
 
 __all__ = ["WaveletClassifier"]
 
-#: width of the default network; kernel size of its first convolution, or less for short sounds
+#: width of the default network, and kernel size of its first convolution, which is smaller for short sounds
 CHANNELS, FIRST = 16, 79
 
 
 class WaveletClassifier(ClassifierMixin, NetworkClassifier):
     r"""A wavelet network as a classifier of sounds: by default a small :class:`kernelfield.WaveletNet` (chapter 10).
 
-    The network convolves over time and over octaves. A sound at another speed moves its features instead of changing
-    them, and the last layer takes the maximum over octaves: the network tells sounds apart by their form, not by their
-    pitch alone. Sounds are (n, channels, length) or (n, length), or a list of sounds of unequal length.
+    The network convolves over time and over octaves. Another speed of a sound shifts its features without changing
+    them, and the last layer takes the maximum over octaves. The network therefore distinguishes sounds by their form
+    and not only by their pitch. Sounds are (n, channels, length) or (n, length), or a list of sounds of unequal length.
 
     Args:
-        model: name of a wavelet network, such as "w5"; a small one that suits the length of the sounds by default.
-        channels: width of the first convolution of the default network; 16 by default.
-        blocks: levels of the default network, each with twice the channels and a quarter of the time of the one before;
-            1 to 3 by default, by the length of the sounds.
-        random_kernels: number of random kernels; none by default.
+        model: name of a wavelet network, such as "w5"; by default a small one that suits the length of the sounds.
+        channels: width of the first convolution of the default network; by default 16.
+        blocks: levels of the default network, each with twice the channels and a quarter of the time steps of the
+            previous one; by default 1 to 3, depending on the length of the sounds.
+        random_kernels: number of random kernels; by default none.
 
     All other arguments and the attributes are those of :class:`CCNNClassifier`.
 

@@ -1,1 +1,1 @@
-"""Figures of trained networks: kernels, attention, subsets of groups, architectures, reports."""
+"""Figures and reports of trained networks: kernels, attention, subsets of groups, architectures."""

@@ -17,18 +17,18 @@ if TYPE_CHECKING:
 
 __all__ = ["architecture_table", "draw_history", "plot_history", "read_last_row"]
 
-#: panels: the quantity of each block, and the title
+#: panels by quantity of a block, with their titles
 PANELS = {"kernel": "points of the kernels", "resolution": "resolution", "width": "channels"}
 
 
 @checked(rows=DICT)
 def architecture_table(rows: Mapping[str, Mapping[str, float]]) -> str:
-    """Return a Markdown table of the architectures that trainings found, one line per network and block.
+    """Return a Markdown table of learned architectures, one line per network and block.
 
     Chapter 6, tables "Found architectures".
 
     Args:
-        rows: the last row of each history, by the network's name; see :func:`plot_history` and :func:`read_last_row`.
+        rows: last row of each history, by name of the network; see :func:`plot_history` and :func:`read_last_row`.
 
     >>> row = {"complexity": 1.02, "depth": 1.0, "block1.kernel.0": 9.0, "block1.kernel.1": 7.0}
     >>> row |= {"block1.resolution.0": 16.0, "block1.resolution.1": 12.0}
@@ -53,20 +53,22 @@ def _sizes(row: Mapping[str, float], prefix: str) -> list[str]:
 
 @checked()
 def read_last_row(path: str | Path) -> dict[str, float]:
-    """Return the last row of a run's ``masks.csv``, for :func:`architecture_table`; empty cells are left out."""
+    """Return the last row of a run's ``masks.csv``, for :func:`architecture_table`, without empty cells."""
     rows = list(csv.DictReader(Path(path).read_text(encoding="utf-8").splitlines()))
     if not rows or "depth" not in rows[-1]:
-        raise ValueError(f"{path} must hold the sizes of a learned architecture, with a column 'depth'; found none")
+        raise ValueError(
+            f"{path} must hold the sizes of a learned architecture, with a column 'depth', found no such column"
+        )
     return {name: float(value) for name, value in rows[-1].items() if value not in ("", None)}
 
 
 @checked(history=ListOf(DICT))
 def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
-    """Plot how an architecture changed during training and save the figure.
+    """Plot the changes of an architecture during training and save the figure.
 
     Args:
-        history: rows as :meth:`kernelfield.DNArch.record` makes them, or as a run's ``masks.csv`` holds them; the first
-            column, such as "step" or "epoch", is the horizontal axis.
+        history: rows of :meth:`kernelfield.DNArch.record` or of a run's ``masks.csv``; the first column, such as "step"
+            or "epoch", is the horizontal axis.
         path: file to write; its suffix sets the format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -79,8 +81,8 @@ def plot_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
 def draw_history(figure: Any, history: Sequence[dict[str, float]]) -> None:
     """Plot kernel sizes, resolutions and widths of every block, and the depth and complexity of the network.
 
-    Each block has a colour. Line styles tell spatial axes, and the three widths of a block, apart. Blocks are drawn
-    only while they are in use.
+    Each block has a colour. Line styles distinguish spatial axes and the three widths of a block. Blocks are drawn only
+    while they are in use.
     """
     if not history:
         raise ValueError("history must have rows, got none")
@@ -101,7 +103,7 @@ def draw_history(figure: Any, history: Sequence[dict[str, float]]) -> None:
         axes.set(title=title, xlabel=label, ylim=(0, None))
         axes.grid(alpha=0.3)
     panels[0].legend(frameon=False, fontsize=7, ncols=2)
-    last.plot(times, [row["complexity"] for row in history], color="C3", label="complexity, relative")
+    last.plot(times, [row["complexity"] for row in history], color="C3", label="relative complexity")
     last.plot(times, [row["depth"] for row in history], drawstyle="steps-post", color="0.5", label="blocks")
     last.set(title="depth and complexity", xlabel=label, ylim=(0, None))
     last.legend(frameon=False, fontsize=7)

@@ -44,8 +44,8 @@ LAYERS = (AttentiveGroupConv, AttentiveLiftingConv, GroupSelfAttention, LiftingS
 def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
     r"""Return the attention maps of all layers that have them.
 
-    Self-attention: how much each position is attended to, averaged over heads. Attentive convolutions:
-    :math:`\alpha^+`, averaged over input and output channels.
+    For self-attention, a map is the attention that each position receives, averaged over heads. For attentive
+    convolutions, it is :math:`\alpha^+`, averaged over input and output channels.
 
     Args:
         model: a network with layers of chapters 8 or 9, run in evaluation mode.
@@ -66,8 +66,8 @@ def attention_maps(model: nn.Module, x: Tensor) -> dict[str, Tensor]:
 def orientations(group: Group, maps: Tensor) -> Tensor:
     """Return the mean direction of a map at each position: (batch, group, rows, columns) to (batch, 2, rows, columns).
 
-    Each element contributes an upward arrow that it has rotated, as long as its map is large there. The sum is an arrow
-    (row, column) that rotates with the input.
+    Each element contributes an upward arrow, rotated by the element, with the value of its map as length. The sum is an
+    arrow (row, column) that rotates with the input.
 
     >>> from kernelfield.groups import Cyclic
     >>> maps = torch.zeros(1, 4, 1, 1)
@@ -123,8 +123,8 @@ def plot_equivariance(
         image: (channels, rows, columns) image.
         group: the group to which the network is equivariant.
         path: file to write; its suffix sets the format.
-        elements: the transformations to apply; quarter turns by default, which are exact on a grid.
-        layers: names of the layers to plot; all by default.
+        elements: transformations to apply; by default rotations by 90°, which are exact on a grid.
+        layers: names of the layers to plot; by default all.
 
     Returns:
         The largest difference between the map of a transformed image and the transformed map, relative to the largest
@@ -163,13 +163,13 @@ def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
     """Plot the maps of the first input (batch, channels, rows, columns) and of its rotated copies.
 
     Returns:
-        True if there was something to plot: a model with attention maps, and square images.
+        Whether a figure was written: the model needs attention maps, and the images must be square.
     """
     layers = [m for m in model.modules() if isinstance(m, LAYERS)]
     if not layers or inputs.dim() != 4 or inputs.shape[-1] != inputs.shape[-2] or layers[0].group.dim != 2:
         return False
     group = layers[0].group
-    # Up to four elements whose action is exact on the grid.
+    # At most four elements, with an action that is exact on the grid.
     everything = group.elements(torch.float64)
     signed = (group.matrix(everything) - group.matrix(everything).round()).abs().flatten(1).amax(dim=1) < 1e-6
     plot_equivariance(model, inputs[0].float().cpu(), group, path, elements=everything[signed][:4].tolist())
@@ -177,14 +177,14 @@ def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
 
 
 def picture(image: Tensor) -> Any:
-    """Return an image (channels, rows, columns) as matplotlib takes it: in colour for three channels, else in grey.
+    """Return an image (channels, rows, columns) for matplotlib: in colour for three channels, otherwise in grey.
 
     >>> picture(torch.rand(3, 8, 8)).shape, picture(torch.rand(1, 8, 8)).shape
     ((8, 8, 3), (8, 8))
     """
     if len(image) != 3:
         return image.mean(dim=0).cpu().numpy()
-    # Images are standardised: map the range of each channel to [0, 1].
+    # Images are standardised, so the range of each channel is mapped to [0, 1].
     low, high = image.amin(dim=(1, 2), keepdim=True), image.amax(dim=(1, 2), keepdim=True)
     return ((image - low) / (high - low).clamp(min=1e-12)).movedim(0, -1).cpu().numpy()
 
@@ -201,7 +201,7 @@ def _draw(axes: Any, image: Tensor, maps: Tensor, group: Group, title: str) -> N
     count, width = total.shape
     down = (torch.arange(count) + 0.5) * rows / count - 0.5
     along = (torch.arange(width) + 0.5) * columns / width - 0.5
-    # Rows grow downwards in an image; quiver's second coordinate grows upwards.
+    # Rows of an image grow downwards, but quiver's second coordinate grows upwards.
     axes.quiver(
         along.numpy(), down.numpy(), arrow[1].numpy(), -arrow[0].numpy(), color="white", width=0.006, pivot="mid"
     )

@@ -1,4 +1,4 @@
-"""The picture of an efficiency card: four axes beside each other."""
+"""The figure of an efficiency card, with one panel per axis."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ __all__ = ["plot_card"]
 
 
 def plot_card(card: dict[str, Any], path: str | os.PathLike[str]) -> None:
-    """Draw parameters, time, accuracy by share of the data, and learned sizes of a card.
+    """Plot the parameters, time, accuracy by share of the data, and learned sizes of a card.
 
     Args:
-        card: as ``kernelfield.experiments.card.measure_card`` returns it.
+        card: result of ``kernelfield.experiments.card.measure_card``.
         path: file to write.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -29,7 +29,7 @@ def plot_card(card: dict[str, Any], path: str | os.PathLike[str]) -> None:
     parameters.set_title(f"{card['parameters']['total']:,} parameters")
     times = {"one": card["compute"]["single"]["seconds"], "in a batch": card["compute"]["batch"]["seconds"]}
     compute.bar(list(times), [1e3 * seconds for seconds in times.values()], color="C1")
-    compute.set_title("milliseconds a sample")
+    compute.set_title("milliseconds per sample")
     data.plot([100 * p["share"] for p in card["data"]], [p["score"] for p in card["data"]], "o-", color="C2")
     data.set_xscale("log")
     data.set_title(card["metric"])

@@ -1,4 +1,4 @@
-"""Figures of a point cloud, its grid, and the edges between them (chapter 4)."""
+"""Figures of a point cloud, its grid and the edges between them (chapter 4)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plot_gridification(layer: Gridify, coords: Tensor, path: str | Path, *, few:
     """Plot a cloud, its grid, the edges between them, and the neighbourhoods of a few nodes; save the figure.
 
     Args:
-        layer: provides the grid and the number of neighbours; 2D or 3D.
+        layer: 2D or 3D layer with the grid and the number of neighbours.
         coords: (points, dim) coordinates of one cloud.
         path: file to write; its suffix sets the format.
         few: number of nodes in the third panel.

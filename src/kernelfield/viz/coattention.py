@@ -1,4 +1,4 @@
-"""Figure of responses and attention over the elements of a group as the input is transformed (chapter 7)."""
+"""A figure of responses and attention over the elements of a group for transformed inputs (chapter 7)."""
 
 from __future__ import annotations
 
@@ -44,19 +44,19 @@ def co_attention(model: nn.Module, x: Tensor) -> dict[str, tuple[Tensor, Tensor]
 def plot_co_attention(
     model: nn.Module, image: Tensor, path: str | Path, *, layer: str | None = None, channels: int = 4
 ) -> float:
-    """Plot responses and attention at one position, as the input is transformed by every element of the group.
+    """Plot responses and attention at one position, for the input transformed by every element of the group.
 
-    One row per transformed input, one column per channel. Bars are the responses of a channel at the elements, dots
-    their attention weights. In an equivariant network all channels move together: each row is the first, permuted by
-    the element that transformed the input. The position is that of the largest response to the first input, and moves
-    with the input.
+    There is one row per transformed input and one column per channel. Bars are the responses of a channel at the
+    elements, dots their attention weights. In an equivariant network all channels change together: each row is the
+    first row, permuted by the element that transformed the input. The position is that of the largest response to the
+    first input, and it moves with the input.
 
     Args:
         model: a network with co-attention on a group that maps the grid to itself.
         image: (channels, rows, columns) square image.
         path: file to write; its suffix sets the format.
-        layer: name of the layer, as :func:`co_attention` names it; the first by default.
-        channels: number of channels to draw, those with the largest responses.
+        layer: name of the layer in the result of :func:`co_attention`; by default the first.
+        channels: number of channels to plot, those with the largest responses.
 
     Returns:
         The largest difference between the attention of a transformed image and the transformed attention.

@@ -1,4 +1,4 @@
-"""One page about several runs: a table of scores and settings, and their curves."""
+"""A page that compares several runs: a table of scores and settings, and their curves."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Curves = list[list[dict[str, float]]]
 def write_comparison(
     path: Path, title: str, rows: Sequence[Sequence[str]], curves: dict[str, Curves], metrics: Sequence[str]
 ) -> Path:
-    """Write a self-contained page of HTML and return its path.
+    """Write a self-contained HTML page and return its path.
 
     Args:
         path: file to write; its folder must exist.
         title: heading of the page.
-        rows: cells of the table; the first row is the head.
-        curves: metrics per epoch, by the name of a run.
-        metrics: whose validation scores to draw.
+        rows: cells of the table; the first row is the header.
+        curves: metrics per epoch by name of the run.
+        metrics: metrics whose validation scores to plot.
     """
     head, *body = rows
     lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in head)]
@@ -47,7 +47,7 @@ def _is_drawn(name: str, curves: dict[str, Curves]) -> bool:
 
 
 def _draw(figure: Any, names: list[str], curves: dict[str, Curves]) -> None:
-    """Draw each quantity against the epoch; seeds of one run share a colour."""
+    """Plot each quantity against the epoch; seeds of one run share a colour."""
     for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
         for number, (run, seeds) in enumerate(curves.items()):
             for index, curve in enumerate(seeds):

@@ -1,4 +1,4 @@
-"""Figures about what kernels can express (chapter 2) and how networks begin (chapter 3)."""
+"""Figures of the functions that kernels can express (chapter 2) and of networks before training (chapter 3)."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ __all__ = ["kernel_families", "plot_between_samples", "plot_families", "plot_out
 @torch.no_grad()
 @checked(length=Int(2), discrete=Int(1))
 def kernel_families(length: int = 100, discrete: int = 15, seed: int = 0) -> dict[str, Tensor]:
-    r"""Return kernels of four families over ``length`` steps into the past: what each can remember.
+    r"""Return kernels of four families over the past ``length`` steps, which show how far each can remember.
 
     .. math:: \psi_\mathrm{rec}(\tau) = \lambda^\tau, \qquad \psi_\mathrm{disc}(\tau) = w_\tau \; [\tau < k], \qquad
         \psi_\mathrm{cont}(\tau) = \mathrm{SIREN}(\tau)
@@ -94,9 +94,9 @@ def plot_between_samples(
     Args:
         layer: a continuous convolution on a line.
         path: file to write; its suffix sets the format.
-        fine: samples drawn for each one of the training grid.
-        channel: which kernel.
-        most: training steps to draw, from lag 0 on.
+        fine: number of samples to plot per sample of the training grid.
+        channel: index of the kernel.
+        most: largest number of training steps to plot, from lag 0 on.
 
     Returns:
         Values at the training grid, (n,), and on the finer grid, (fine · (n - 1) + 1,).
@@ -106,7 +106,9 @@ def plot_between_samples(
     if layer.dim != 1:
         raise ValueError(f"layer must have dim=1, got {layer.dim}")
     if channel >= layer.field.channels:
-        raise ValueError(f"channel must be below the {layer.field.channels} of layer, got {channel}")
+        raise ValueError(
+            f"channel must be below the {layer.field.channels} channels of the layer's field, got {channel}"
+        )
     count = min(most, layer.size[0])
     lags = torch.arange(count, dtype=layer.reach.dtype, device=layer.reach.device)
     dense = torch.arange(fine * (count - 1) + 1, dtype=lags.dtype, device=lags.device) / fine
@@ -124,7 +126,7 @@ def plot_between_samples(
 @torch.no_grad()
 @checked(models=MappingOf(Instance("torch.nn.Module")), x=TensorOf("float", empty=False), path=PATH)
 def plot_output_histograms(models: Mapping[str, nn.Module], x: Tensor, path: str | Path) -> dict[str, float]:
-    """Plot histograms of what networks predict for ``x`` before training; save the figure.
+    """Plot histograms of the predictions of untrained networks for ``x``; save the figure.
 
     Chapter 3, figure "Histogram of the output of a CCNN with and without our proposed kernel initialization": without
     it, the variance grows or shrinks with each layer.
@@ -140,7 +142,7 @@ def plot_output_histograms(models: Mapping[str, nn.Module], x: Tensor, path: str
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if not models:
-        raise ValueError("models must have a network, got none")
+        raise ValueError("models must hold at least one network, got none")
     figure = Figure(figsize=(3.4 * len(models), 2.6), layout="constrained")
     spread = {}
     for axes, (name, model) in zip(figure.subplots(1, len(models), squeeze=False)[0], models.items(), strict=True):
@@ -166,13 +168,13 @@ def plot_size_accuracy(
     Args:
         points: accuracy in percent by size (or epoch) and by family.
         path: file to write; its suffix sets the format.
-        label: what the horizontal axis counts.
-        log: whether that axis is logarithmic.
+        label: label of the horizontal axis.
+        log: whether the horizontal axis is logarithmic.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if not points:
-        raise ValueError("points must have a family, got none")
+        raise ValueError("points must hold at least one family, got none")
     figure = Figure(figsize=(4.2, 3), layout="constrained")
     axes = figure.subplots()
     for name, values in points.items():

@@ -1,4 +1,4 @@
-"""Saving figures, and figures of single samples."""
+"""Functions that save figures, and figures of single samples."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ __all__ = ["plot_samples", "render_figure", "save_figure"]
 
 
 def save_figure(figure: Any, path: str | os.PathLike[str], dpi: int = 120) -> None:
-    """Save a figure of matplotlib; the file is written aside and moved into place.
+    """Save a matplotlib figure atomically.
 
     Args:
         figure: the figure.
-        path: file to write; its suffix sets the format, PNG without one.
+        path: file to write; its suffix sets the format; PNG without a suffix.
         dpi: dots per inch.
     """
-    # matplotlib adds ".png" to a name without a suffix, and would leave the draft itself empty.
+    # matplotlib adds ".png" to a name without a suffix, so an explicit format keeps the name of the draft.
     with atomic_write(path) as draft:
         render_figure(figure, draft, dpi=dpi, format=draft.suffix[1:] or "png")
 
 
 def render_figure(figure: Any, file: Any, **options: Any) -> None:
-    """Lay a figure out and draw it once; ``savefig`` alone would draw it twice.
+    """Lay out a figure and draw it once; ``savefig`` alone would draw it twice.
 
     Args:
         figure: the figure.
         file: path or open file to write.
-        options: dpi and format, as of ``savefig``.
+        options: ``dpi`` and ``format`` of ``savefig``.
     """
     if figure.get_layout_engine() is not None:
         figure.get_layout_engine().execute(figure)
@@ -48,17 +48,17 @@ def render_figure(figure: Any, file: Any, **options: Any) -> None:
 
 @checked(samples=ListOf(ListOf(ANY, count=2)))
 def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, columns: int = 4) -> None:
-    """Plot samples with their captions: series as curves, images as images, the middle slice of volumes.
+    """Plot samples with their captions: series as curves, images, and the middle slice of volumes.
 
     Args:
         samples: (channels, *space) values, NaN where missing, and a caption for each.
         path: file to write; its suffix sets the format.
-        columns: samples in a row.
+        columns: number of samples per row.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if not samples:
-        raise ValueError("samples must be at least one, got none")
+        raise ValueError("samples must hold at least one sample, got none")
     rows = math.ceil(len(samples) / columns)
     figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flatten()

@@ -1,4 +1,4 @@
-"""Figures of fields that were fitted to known functions (chapters 2 and 5)."""
+"""Figures of fields fitted to known functions (chapters 2 and 5)."""
 
 from __future__ import annotations
 
@@ -30,19 +30,20 @@ def plot_bandwidth(
     *,
     kernels: Mapping[str, Mapping[str, Tensor]] | None = None,
 ) -> None:
-    """Plot the errors of fields fitted to Gabor filters, by frequency, and what they fitted; save the figure.
+    """Plot the errors of fields fitted to Gabor filters by frequency, and the fitted images; save the figure.
 
     Chapter 5, figure "Final MSE after fitting each model to Gabor filters of different frequencies".
 
     Args:
         errors: mean squared error by field and by frequency.
         path: file to write; its suffix sets the format.
-        kernels: (rows, columns) images by field and by target, drawn beside; "target" may be one of the fields.
+        kernels: (rows, columns) images by field and by target, to plot next to the errors; "target" may be one of the
+            fields.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     if not errors:
-        raise ValueError("errors must have a field, got none")
+        raise ValueError("errors must hold at least one field, got none")
     kernels = kernels or {}
     figure = Figure(figsize=(4.5 + 1.2 * max((len(k) for k in kernels.values()), default=0), 4), layout="constrained")
     left: Any = figure
@@ -99,16 +100,16 @@ def plot_curve_fits(
 ) -> dict[str, dict[str, float]]:
     """Fit fields to functions of one coordinate, plot both, and return the mean squared errors.
 
-    Chapter 2, figure "Approximation quality of kernel networks": ReLU, leaky ReLU and Swish networks beside sines.
+    Chapter 2, figure "Approximation quality of kernel networks": ReLU, leaky ReLU, Swish and sine networks.
 
     Args:
-        fields: makes a field from ``(dim, channels)``, by name: the rows.
+        fields: functions that make a field from ``(dim, channels)``, by name; one row each.
         path: file to write; its suffix sets the format.
-        targets: (points,) values at positions from -1 to 1, by name: the columns. By default
+        targets: (points,) values at positions from -1 to 1, by name; one column each. By default those of
             :func:`targets_of_chapter_2`.
         steps: steps of Adam for each fit.
         lr: learning rate.
-        fine: positions drawn for each one that was fitted, to show the field between them.
+        fine: number of positions to plot per fitted position, to show the field between them.
 
     Returns:
         The error of each field on each target.

@@ -1,4 +1,4 @@
-"""Figures of learned subsets of a group, and of predictions as the input is rotated (chapter 11)."""
+"""Figures of learned subsets of a group, and of predictions for rotated inputs (chapter 11)."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ __all__ = [
 def plot_subsets(model: nn.Module, path: str | Path) -> None:
     """Plot the learned distribution p(u) of every layer on the circle and save the figure.
 
-    The identity points up. An interval of rotations is a wedge around it. Discrete elements are bars whose height is
-    the probability. The probability of the mirror is written below.
+    The identity points up. An interval of rotations is a wedge around it. Discrete elements are bars with their
+    probability as height. The probability of reflections is written below.
 
     Args:
         model: a module with learned distributions.
@@ -72,11 +72,11 @@ def subset_history(history: Sequence[dict[str, float]]) -> list[dict[str, float]
 def plot_subset_history(history: Sequence[dict[str, float]], path: str | Path) -> None:
     """Plot the learned subset of every layer over training and save the figure (chapter 11).
 
-    One panel per layer. The line of an interval of rotations is its share of the circle, that of a discrete element the
-    probability to keep it.
+    There is one panel per layer. For an interval of rotations the line shows its share of the circle, for a discrete
+    element the probability of keeping it.
 
     Args:
-        history: rows of a run's ``masks.csv``, with one column "epoch".
+        history: rows of a run's ``masks.csv``, with a column "epoch".
         path: file to write; its suffix sets the format.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -135,7 +135,7 @@ def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 
     try:
         probabilities = model(warp(image, SO2().matrix(angles[:, None]))).softmax(dim=-1)
     except (RuntimeError, TypeError, ValueError) as error:
-        raise ValueError(f"image must be one that the model takes, got shape {tuple(image.shape)}: {error}") from error
+        raise ValueError(f"image must fit the model, got shape {tuple(image.shape)}: {error}") from error
     finally:
         model.train(training)
     return angles, probabilities
@@ -145,13 +145,13 @@ def predictions_under_rotation(model: nn.Module, image: Tensor, *, turns: int = 
 def plot_prediction_under_rotation(
     model: nn.Module, image: Tensor, path: str | Path, *, label: int = 0, turns: int = 72
 ) -> None:
-    """Plot the probability of ``label`` as the image is rotated around the circle, and save the figure.
+    """Plot the probability of ``label`` for the image rotated around the circle, and save the figure.
 
     Args:
         model: a classifier of images.
         image: (channels, rows, columns) image.
         path: file to write; its suffix sets the format.
-        label: the class whose probability is drawn.
+        label: class whose probability to plot.
         turns: number of angles.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
@@ -167,7 +167,7 @@ def plot_prediction_under_rotation(
     axes.set_ylim(0, 1)
     axes.plot(around.tolist(), values.tolist(), color="C0")
     axes.fill(around.tolist(), values.tolist(), color="C0", alpha=0.25)
-    axes.set_title(f"probability of class {label} as the input turns", fontsize=8)
+    axes.set_title(f"probability of class {label} as the input rotates", fontsize=8)
     save_figure(figure, path, dpi=120)
 
 

@@ -27,8 +27,8 @@ __all__ = ["plot_channel_images", "plot_frequencies", "plot_kernels"]
 def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, channels: int = 4) -> None:
     """Plot the first kernels of every continuous layer and save the figure.
 
-    1D kernels are curves, with dots at the points of the training grid. 2D kernels are images. Of 3D kernels the middle
-    slice is shown. Axes count training steps from the kernel's centre.
+    1D kernels are curves, with dots at the points of the training grid. 2D kernels are images, and 3D kernels show
+    their middle slice. Axes count training steps from the kernel's centre.
 
     Args:
         model: any module.
@@ -89,10 +89,11 @@ def plot_frequencies(models: Mapping[str, nn.Module], path: str | Path, *, step:
     Args:
         models: networks by name, such as one trained with L_HF and one without.
         path: file to write; its suffix sets the format.
-        step: sampling step of the kernels in training steps; 0.5 shows frequencies up to twice the training grid's.
+        step: sampling step of the kernels in training steps; 0.5 shows frequencies up to twice that of the training
+            grid.
 
     Returns:
-        The highest frequency of each layer over its Nyquist frequency, by network; NaN where it is not known.
+        The highest frequency of each layer over its Nyquist frequency, by network; NaN where it is unknown.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 
@@ -127,9 +128,9 @@ def _continuous_layers(model: nn.Module) -> list[tuple[str, ContinuousConv]]:
 
 
 def _radial_spectrum(layer: ContinuousConv, step: float, bins: int = 32) -> torch.Tensor:
-    """Return the share of a kernel's energy at frequencies from 0 to that of the grid of ``step``, (bins,)."""
+    """Return the shares (bins,) of a kernel's energy at frequencies from 0 to the Nyquist frequency of ``step``."""
     kernel = layer.kernel(step, measured=False).flatten(0, 1).float().cpu()
-    # Zeros around a cropped kernel: its spectrum is then finer than the bins.
+    # Zero-padding makes the spectrum of a cropped kernel finer than the bins.
     axes = tuple(range(1, kernel.dim()))
     sizes = [max(2 * bins, n) for n in kernel.shape[1:]]
     energy = torch.fft.fftn(kernel, s=sizes, dim=axes).abs().square().mean(dim=0)
@@ -143,9 +144,9 @@ def _radial_spectrum(layer: ContinuousConv, step: float, bins: int = 32) -> torc
 @torch.no_grad()
 @checked(path=PATH, step=POSITIVE)
 def plot_channel_images(model: nn.Module, path: str | Path, *, step: float = 1.0) -> None:
-    """Plot the kernels of every continuous layer on a line as one image, channels by positions; save the figure.
+    """Plot the 1D kernels of every continuous layer as one image, channels by positions; save the figure.
 
-    Chapter 3, figure of learned kernels: one image per block shows which offsets its channels use, and how kernels
+    Chapter 3, figure of learned kernels: one image per block shows the offsets that its channels use, and how kernels
     change with depth.
 
     Args:
@@ -158,7 +159,7 @@ def plot_channel_images(model: nn.Module, path: str | Path, *, step: float = 1.0
     layers = _continuous_layers(model)
     for name, layer in layers:
         if layer.dim != 1:
-            raise ValueError(f"model must have kernels on a line, got layer {name!r} with dim={layer.dim}")
+            raise ValueError(f"model must have 1D kernels, got layer {name!r} with dim={layer.dim}")
     figure = Figure(figsize=(7, 1.5 * len(layers)), layout="constrained")
     for axes, (name, layer) in zip(figure.subplots(len(layers), 1, squeeze=False)[:, 0], layers, strict=True):
         kernel = layer.kernel(step, measured=False).flatten(0, 1).cpu()

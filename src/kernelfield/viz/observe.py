@@ -1,4 +1,4 @@
-"""Observing the layers of a network during a forward pass."""
+"""Observation of the layers of a network during a forward pass."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Seen = TypeVar("Seen")
 
 
 def choose_layer(model: nn.Module, kinds: type[nn.Module] | tuple[type[nn.Module], ...], layer: str | None) -> str:
-    """Return the name of the layer to plot: ``layer``, or the first one of some kinds.
+    """Return the name of the layer to plot: ``layer``, or the first layer of the given kinds.
 
     >>> from torch import nn
     >>> net = nn.Sequential(nn.ReLU(), nn.Linear(2, 3), nn.Linear(3, 1))
@@ -37,10 +37,10 @@ def observe_layers(
     kinds: type[nn.Module] | tuple[type[nn.Module], ...],
     observe: Callable[[Any, Any], Seen],
 ) -> dict[str, Seen]:
-    """Return ``observe(layer, its input)`` for each layer of some kinds, by name, in the order of the forward pass.
+    """Return ``observe(layer, its input)`` by name for each layer of ``kinds``, in the order of the forward pass.
 
     Args:
-        model: the network, run in evaluation mode and left in its own.
+        model: the network, which runs in evaluation mode and then returns to its own mode.
         x: its input.
         kinds: classes of the layers.
         observe: called with each layer and the first argument of its forward pass.

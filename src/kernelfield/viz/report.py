@@ -62,7 +62,7 @@ def write_report(
     drawings: list[tuple[str, Callable[..., None] | None]] = [
         ("Curves", (lambda figure: _curves(figure, rows)) if rows else None),
         ("Robustness", (lambda figure: _robustness(figure, result)) if _changes(result) else None),
-        ("Accuracy by how much was heard", _heard(folder)),
+        ("Accuracy by received share of the input", _heard(folder)),
         ("Confusion", _confusion(folder)),
     ]
     parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
@@ -91,7 +91,7 @@ def write_report(
 
 
 def page(title: str, parts: list[str]) -> str:
-    """Return a self-contained page of HTML."""
+    """Return a self-contained HTML page."""
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{html.escape(title)}</title>'
         f"<style>{_STYLE}</style></head><body>\n{''.join(parts)}</body></html>\n"
@@ -141,7 +141,7 @@ def _image(png: bytes) -> str:
 
 
 def _curves(figure: Any, rows: list[dict[str, float]]) -> None:
-    """Draw the losses on one pair of axes, and each metric, in its own unit, on another."""
+    """Plot the losses in one panel, and each metric, in its own unit, in another."""
     names = dict.fromkeys(key for row in rows for key in row)
     losses = [n for n in names if n.endswith("loss")]
     metrics = [[n] for n in names if n.startswith("val_") and n not in losses]
@@ -177,17 +177,17 @@ def _robustness(figure: Any, result: dict[str, Any]) -> None:
     metric, found = result["metric"], result["metrics"]
     kinds = _changes(result)
     unchanged = {"step": 1.0, "drop": 0.0, "turn": 0.0}
-    labels = {"step": "sampling step", "drop": "share of samples missing", "turn": "degrees turned"}
+    labels = {"step": "sampling step", "drop": "share of missing positions", "turn": "rotation in degrees"}
     for axes, (kind, pairs) in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds.items(), strict=True):
-        whole = sorted([*pairs, (unchanged.get(kind, 0.0), found["test"][metric])])
-        axes.plot(*zip(*whole, strict=True), "o-")
+        points = sorted([*pairs, (unchanged.get(kind, 0.0), found["test"][metric])])
+        axes.plot(*zip(*points, strict=True), "o-")
         axes.set_xlabel(labels.get(kind, kind))
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)
 
 
 def _heard(folder: Path) -> Callable[..., None] | None:
-    """Return what draws the accuracy of a causal network while its input arrives."""
+    """Return a function that plots the accuracy of a causal network while its input arrives."""
     if not (folder / "heard.json").exists():
         return None
     found = json.loads((folder / "heard.json").read_text(encoding="utf-8"))
@@ -195,7 +195,7 @@ def _heard(folder: Path) -> Callable[..., None] | None:
     def draw(figure: Any) -> None:
         axes = figure.subplots()
         axes.plot([100 * share for share in found["heard"]], [100 * share for share in found["accuracy"]], marker=".")
-        axes.set(xlabel="samples heard, percent", ylabel="accuracy, percent", xlim=(0, 100))
+        axes.set(xlabel="received share of the input, percent", ylabel="accuracy, percent", xlim=(0, 100))
         axes.grid(alpha=0.3)
 
     return draw
@@ -229,7 +229,7 @@ def _spectra(figure: Any, network: nn.Module) -> None:
     for name, layer in network.named_modules():
         if not isinstance(layer, ContinuousConv):
             continue
-        # Two samples per training step show what lies beyond the Nyquist frequency of the training grid.
+        # Two samples per training step show frequencies beyond the Nyquist frequency of the training grid.
         kernel = layer.kernel(0.5).flatten(0, 1)
         while kernel.dim() > 2:
             kernel = kernel[:, kernel.shape[1] // 2]
@@ -238,7 +238,7 @@ def _spectra(figure: Any, network: nn.Module) -> None:
         axes.semilogy(frequencies.numpy(), (power / power.max()).clamp(min=1e-12).numpy(), linewidth=1, label=name)
     axes.axvline(0.5, color="0.4", linestyle=":", linewidth=1)
     axes.set_xlabel("cycles per training step (dotted: Nyquist frequency of the training grid)")
-    axes.set_ylabel("power, relative")
+    axes.set_ylabel("relative power")
     axes.legend(frameon=False, fontsize=6, ncols=2)
 
 
@@ -261,4 +261,4 @@ def _subsets(figure: Any, learned: dict[str, Distribution]) -> None:
             axes.barh(i + 0.3 * j, share, height=0.28, color=f"C{j}")
     axes.set_yticks(range(len(learned)), list(learned), fontsize=7)
     axes.set_xlim(0, 1)
-    axes.set_xlabel("share of the group kept")
+    axes.set_xlabel("kept share of the group")

@@ -1,4 +1,4 @@
-"""Figures of scalograms: responses of a lifting layer over time and scale (chapter 10)."""
+"""Scalograms: responses of a lifting layer over time and scale (chapter 10)."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["plot_scalograms"]
 @torch.no_grad()
 @checked(lifts=MappingOf(Instance("kernelfield.layers.LiftingConv")), signal=TensorOf("float", "in_channels, time"))
 def plot_scalograms(lifts: dict[str, LiftingConv], signal: Tensor, path: str | Path, *, channels: int = 3) -> None:
-    """Plot a signal and its scalogram under each layer, and save the figure.
+    """Plot a signal and its scalogram for each layer, and save the figure.
 
     Args:
         lifts: layers by label, such as "before" and "after" training.
         signal: (in_channels, time) signal.
         path: file to write; its suffix sets the format.
-        channels: number of wavelets to show: those with the largest response in the last layer.
+        channels: number of wavelets to plot, those with the largest response in the last layer.
     """
     if not lifts:
         raise ValueError("lifts must hold at least one layer, got none")
     for name, lift in lifts.items():
         wanted = next(lift.parameters())
         if len(signal) != lift.in_channels or signal.dtype != wanted.dtype or signal.device != wanted.device:
-            what = f"{lift.in_channels} channels of {wanted.dtype} on {wanted.device}, as layer {name!r}"
+            what = f"{lift.in_channels} channels of {wanted.dtype} on {wanted.device}, like layer {name!r}"
             got = f"{len(signal)} of {signal.dtype} on {signal.device}"
             raise ValueError(f"signal must have {what}, got {got}")
     from matplotlib.figure import Figure  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""One page about the same training from several seeds: mean and spread, each seed, and their curves."""
+"""A page about one training with several seeds: mean and standard deviation, each seed, and their curves."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def write_seeds_report(folder: str | Path, result: dict[str, Any], rows: dict[in
     """Write ``report.html`` and return its path.
 
     Args:
-        folder: with one folder ``seed-N`` per seed.
-        result: mean, spread and every seed, as :func:`~kernelfield.experiments.combine.combine_results` returns them.
+        folder: folder that holds one folder ``seed-N`` per seed.
+        result: result of :func:`~kernelfield.experiments.combine.combine_results`.
         rows: metrics per epoch of each seed.
     """
     folder = Path(folder)

@@ -1,4 +1,4 @@
-"""Figure of the attention of chosen positions, for all elements of the group (chapter 9)."""
+"""A figure of the attention of given positions, for all elements of the group (chapter 9)."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ LAYERS = (GroupSelfAttention, LiftingSelfAttention)
 def attention_of_position(
     layer: LiftingSelfAttention | GroupSelfAttention, x: Tensor | GroupSignal, position: Sequence[int]
 ) -> Tensor:
-    r"""Return how much one query position attends to every other, at each output element.
+    r"""Return the attention weights of one query position to every other, at each output element.
 
     The weights are the derivative of the layer's attention with respect to a value of one channel. They are summed over
-    the elements of the keys, and averaged over those of the query.
+    the elements of the keys and averaged over those of the query.
 
     Args:
         layer: a self-attention layer, run in evaluation mode.
@@ -38,7 +38,7 @@ def attention_of_position(
         position: index of the query along each axis of space.
 
     Returns:
-        (batch, heads, group, \*space) weights; those of each element sum to one.
+        (batch, heads, group, \*space) weights, which sum to one for each element.
 
     >>> from kernelfield.groups import Cyclic
     >>> layer = LiftingSelfAttention(1, 4, group=Cyclic(4), heads=2, neighborhood=3).eval()
@@ -87,17 +87,17 @@ def plot_position_attention(
     positions: Sequence[Sequence[int]] = ((7, 7), (14, 14), (20, 10)),
     layer: str | None = None,
 ) -> float:
-    """Plot where chosen positions attend to: one row per position, one column per element of the group.
+    """Plot the attention of given positions: one row per position, one column per element of the group.
 
     Args:
         model: a network with self-attention.
         image: (channels, rows, columns) image.
         path: file to write; its suffix sets the format.
         positions: (row, column) of each query, in the map that the layer reads.
-        layer: name of the layer; the first by default.
+        layer: name of the layer; by default the first.
 
     Returns:
-        The largest difference of a map's sum from one, which is rounding.
+        The largest difference between the sum of a map and one, which is a rounding error.
     """
     from matplotlib.figure import Figure  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Figures of learned wavelets, of their spectra, and of how far a network is equivariant to dilations (chapter 10)."""
+"""Figures of learned wavelets, their spectra, and the equivariance of a network to dilations (chapter 10)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def wavelets_of(lift: LiftingConv) -> list[Tensor]:
     [(4, 1, 11), (4, 1, 21), (4, 1, 43)]
     """
     if not lift.group.ordered or lift.group.order is None:
-        raise ValueError(f"lift must be a convolution to a finite number of dilations, got one to {lift.group}")
+        raise ValueError(f"lift must be a convolution on a finite group of dilations, got one on {lift.group}")
     parameter = next(lift.kernel.parameters())
     elements = lift.group.elements(parameter.dtype, parameter.device)
     stretches = lift.group.stretches()
@@ -47,11 +47,11 @@ def wavelets_of(lift: LiftingConv) -> list[Tensor]:
 def plot_wavelets(lifts: Mapping[str, LiftingConv], path: str | Path, *, channels: int = 4) -> None:
     """Plot wavelets and their spectra at every dilation, such as before and after training, and save the figure.
 
-    Two columns for each layer: the wavelets at dilation 1, and the magnitudes of their Fourier transforms, one line for
-    each dilation.
+    There are two columns per layer: the wavelets at dilation 1, and the magnitudes of their Fourier transforms, with
+    one line per dilation.
 
     Args:
-        lifts: lifting convolutions on dilations by label; of several input channels the first is drawn.
+        lifts: lifting convolutions on dilations by label; only the first input channel is plotted.
         path: file to write; its suffix sets the format.
         channels: number of wavelets, those with the most energy in the last layer.
     """
@@ -88,12 +88,13 @@ def plot_wavelets(lifts: Mapping[str, LiftingConv], path: str | Path, *, channel
 
 @torch.no_grad()
 def scale_equivariance(model: nn.Module, signal: Tensor) -> dict[str, float]:
-    r"""Return how far each convolution of a network is from equivariance to a dilation by two.
+    r"""Return the equivariance error of each convolution of a network for a dilation by two.
 
     .. math:: \frac{\|\Phi[\mathcal{L}_2 f](2t, 2s) - \Phi[f](t, s)\|}{\|\Phi[f](t, s)\|}
 
-    over the dilations that both have, and the middle half of time, which the zeros beyond the ends of the signal reach
-    last. The signal is dilated by zero-padding its spectrum. What is left is the sampling of kernels and pooling.
+    over the dilations that both outputs have, and over the middle half of time, which the zeros beyond the ends of the
+    signal reach last. The signal is dilated by zero-padding its spectrum. The remaining error comes from sampled
+    kernels and pooling.
 
     Args:
         model: a network on dilations by powers of two, run in evaluation mode.
@@ -106,7 +107,7 @@ def scale_equivariance(model: nn.Module, signal: Tensor) -> dict[str, float]:
     if not any(isinstance(m, kinds) and m.group.ordered for m in model.modules()):
         raise ValueError(f"model must have convolutions on dilations, got {type(model).__name__} with none")
     inputs = (signal[None], resample(signal[None], 2 * signal.shape[-1]))
-    # Not layer(x), which would observe itself.
+    # layer(x) would call the hook again.
     found = [observe_layers(model, x, kinds, lambda layer, values: layer.forward(values)) for x in inputs]
     signals = [{name: s.values for name, s in each.items() if s.group.ordered} for each in found]
     errors = {}
@@ -114,7 +115,7 @@ def scale_equivariance(model: nn.Module, signal: Tensor) -> dict[str, float]:
         twice = signals[1][name]
         common = min(once.shape[2], twice.shape[2]) - 1
         if common < 1 or once.shape[3] < 4:
-            continue  # one dilation, or one moment, has nothing to compare
+            continue  # there is nothing to compare with a single dilation or time step
         time = once.shape[3]
         a, b = once[:, :, :common], twice[:, :, 1 : common + 1, : 2 * time : 2]
         middle = slice(time // 4, time - time // 4)
@@ -124,7 +125,7 @@ def scale_equivariance(model: nn.Module, signal: Tensor) -> dict[str, float]:
 
 @checked(models=ANY, signal=TensorOf("float", "channels, time", empty=False), path=PATH)
 def plot_scale_equivariance(models: Mapping[str, nn.Module], signal: Tensor, path: str | Path) -> None:
-    """Plot the error of :func:`scale_equivariance` layer by layer, one line for each network, and save the figure.
+    """Plot the error of :func:`scale_equivariance` layer by layer, with one line per network, and save the figure.
 
     Args:
         models: networks on dilations by label.
