@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
+from kernelfield import CCNN
 from kernelfield.ops import graph_cache as module
 from kernelfield.ops.graph_cache import capturing, graph_cache
 from kernelfield.ops.points.neighbors import _ranks, nearest_nodes
@@ -76,6 +78,23 @@ def test_tensors_made_during_capture_are_not_cached(capture: Callable[[bool], No
     assert table(3) is not first
     assert not table.entries
     assert not table.pinned
+
+
+def test_tensors_without_values_are_not_cached() -> None:
+    table = graph_cache(4)(torch.arange)
+    with FakeTensorMode():
+        assert type(table(3)) is FakeTensor
+    assert type(table(3)) is torch.Tensor
+    with FakeTensorMode():
+        assert type(table(3)) is FakeTensor
+
+
+def test_a_network_is_the_same_after_a_forward_pass_without_values() -> None:
+    net = CCNN(1, 2, size=19, channels=3, blocks=1).eval()
+    x = torch.randn(2, 1, 19)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        net(x)
+    assert type(net(x)) is torch.Tensor
 
 
 @pytest.mark.parametrize("name", ["_ranks", "_waves", "make_call"])

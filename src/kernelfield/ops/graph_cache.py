@@ -40,6 +40,8 @@ class GraphCache(Generic[T]):
 
     def __call__(self, *key: Any) -> T:
         """Return the value for these arguments, from the cache if it is there."""
+        if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+            return self.function(*key)  # under a mode such as FakeTensorMode, tensors may have no values
         recorded = capturing()
         with self._lock:
             value = self.entries.get(key)
