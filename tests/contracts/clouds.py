@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-import pytest  # noqa: TC002
+import pytest
 import torch
 from torch import nn
 
@@ -118,6 +118,30 @@ class CloudContract:
             rtol=1e-4,
             atol=1e-5,
         )
+
+    def test_few_points(self, dim: int) -> None:
+        """One point, many at one place, none that was seen: outputs are finite."""
+        module, (x, coords) = self.build(dim).eval(), self.cloud(dim)
+        assert self.call(module, x[..., :1], coords[:, :1]).isfinite().all()
+        same = coords[:, :1].expand_as(coords)
+        assert self.call(module, x, same).isfinite().all()
+        hidden = torch.tensor([[True], [False]]).expand(2, self.points)
+        assert self.call(module, x, coords, mask=hidden).isfinite().all()
+
+    def test_bad_coordinates(self, dim: int) -> None:
+        module, (x, coords) = self.build(dim), self.cloud(dim)
+        for value in (torch.nan, torch.inf):
+            wrong = coords.clone()
+            wrong[1, 3] = value
+            with pytest.raises(ValueError, match=r"\bcoords must be finite"):
+                self.call(module, x, wrong)
+            mask = torch.arange(self.points).expand(2, -1) != 3  # of padding they may be anything
+            assert self.call(module, x, wrong, mask=mask).isfinite().all()
+        for shape in ((2, self.points, dim + 1), (2, self.points - 1, dim), (3, self.points, dim)):
+            with pytest.raises(ValueError, match=r"\bcoords must"):
+                self.call(module, x, torch.rand(shape, dtype=x.dtype))
+        with pytest.raises(ValueError, match=r"\b(coords|x) must"):
+            self.call(module, x[..., :0], coords[:, :0])
 
     def test_state_dict_round_trip(self, dim: int) -> None:
         x, coords = self.cloud(dim, torch.float32)

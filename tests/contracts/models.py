@@ -75,6 +75,53 @@ class ModelContract:
         seen = torch.arange(17).unsqueeze(0) < 12
         torch.testing.assert_close(net(padded, coords=places, mask=seen), net(x, coords=coords), rtol=1e-4, atol=1e-5)
 
+    @pytest.mark.parametrize("readout", ["mean", "last", "dense"])
+    @pytest.mark.parametrize("masked", [False, True])
+    def test_samples_may_come_in_any_order(self, dim: int, readout: str, masked: bool) -> None:
+        """A causal layer compares times, and the last sample is the one with the latest time."""
+        if dim > 1 and readout == "last":
+            pytest.skip("only a line has a last position")
+        net = self.build(dim, readout=readout).double().eval()
+        x, coords = torch.randn(2, 2, 12, dtype=torch.float64), torch.rand(2, 12, dim, dtype=torch.float64)
+        mask, order = torch.rand(2, 12) < 0.7, torch.randperm(12)
+        y, moved = (
+            net(x[..., i], coords=self.length(dim) * coords[:, i], mask=mask[:, i] if masked else None)
+            for i in (torch.arange(12), order)
+        )
+        if readout == "dense":  # outputs at unseen samples of a cumulative norm depend on all samples
+            seen = mask.unsqueeze(1) if masked else torch.ones(2, 1, 12)
+            y, moved = (y * seen)[..., order], moved * seen[..., order]
+        torch.testing.assert_close(moved, y, rtol=0, atol=1e-9)
+
+    def test_few_samples(self, dim: int) -> None:
+        """One sample, many at one place, none that was seen: predictions are finite."""
+        net, x = self.build(dim).eval(), torch.randn(2, 2, 6)
+        coords = self.length(dim) * torch.rand(2, 1, dim)
+        assert net(x[..., :1], coords=coords).isfinite().all()
+        for density in (None, "estimate"):
+            assert net(x, coords=coords.expand(-1, 6, -1), density=density).isfinite().all()
+            hidden = torch.tensor([[True], [False]]).expand(2, 6)
+            assert net(x, coords=coords.expand(-1, 6, -1), mask=hidden, density=density).isfinite().all()
+
+    @pytest.mark.parametrize(
+        ("shape", "value", "message"),
+        [
+            ((2, 6, 0), torch.nan, "coords must be finite"),
+            ((2, 6, 0), torch.inf, "coords must be finite"),
+            ((2, 6, 1), 0.0, "coords must have shape"),
+            ((2, 5, 0), 0.0, "coords must have shape"),
+            ((3, 6, 0), 0.0, "coords must have shape"),
+        ],
+    )
+    def test_bad_coordinates(self, dim: int, shape: tuple[int, int, int], value: float, message: str) -> None:
+        coords = torch.full((*shape[:2], dim + shape[2]), value)
+        with pytest.raises(ValueError, match=rf"\b{message}"):
+            self.build(dim)(torch.randn(2, 2, 6), coords=coords)
+
+    def test_empty_clouds_are_refused(self, dim: int) -> None:
+        with pytest.raises(ValueError, match=r"\bx must"):
+            self.build(dim)(torch.randn(2, 2, 0), coords=torch.rand(2, 0, dim))
+
     #: whether the network has a ``norm`` argument
     takes_norm: ClassVar[bool] = True
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from .._arguments import checked
 from .._object_kinds import TensorOf
 from .classifier import ReadoutClassifier
-from .time_order import original_order
+from .time_order import in_time_order, original_order
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -35,6 +35,8 @@ class PointClassifier(ReadoutClassifier):
         features, mask, order = self._features(x, mask=mask, at=at, **sampling)
         if at is not None:
             return self.readout(features[..., -at.shape[-2] :])
+        if self.readout.kind == "last" and order is None:  # the last in time, wherever it is among the samples
+            features, mask, _, _ = in_time_order(features, mask, sampling)
         y = self.readout(features, mask)
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
 

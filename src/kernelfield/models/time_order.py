@@ -16,8 +16,9 @@ def in_time_order(
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], Tensor | None]:
     """Return values, mask and sampling arguments sorted by time, and the order.
 
-    Unseen samples come last. Samples on a grid stay as they are, and so do arguments that do not fit together, which
-    the layers reject; the order is then None.
+    Samples at one time keep their order. Unseen samples come last, so that they enter no statistics of seen ones; a
+    cumulative norm makes their own outputs depend on all samples. Samples on a grid stay as they are, and so do
+    arguments that do not fit together, which the layers reject; the order is then None.
 
     Args:
         x: (batch, channels, points) values.
@@ -33,7 +34,7 @@ def in_time_order(
     if not (isinstance(coords, Tensor) and x.dim() == 3 and _fits(coords, mask, x)):
         return x, mask, sampling, None
     times = coords[..., 0].expand(x.shape[0], -1)
-    order = torch.sort(times if mask is None else times.masked_fill(~mask, math.inf), dim=1).indices
+    order = torch.sort(times if mask is None else times.masked_fill(~mask, math.inf), dim=1, stable=True).indices
     moved = {**sampling, "coords": coords.expand(x.shape[0], -1, -1).gather(1, order.unsqueeze(-1))}
     if isinstance(sampling.get("density"), Tensor):
         moved["density"] = sampling["density"].expand(order.shape).gather(1, order)

@@ -82,7 +82,11 @@ class TwoConvBlock(nn.Module):
 
     @checked(x=_SIGNAL, kernels=_KERNELS)
     def forward(self, x: Tensor, *, kernels: Sequence[Tensor | None] = (None, None), **sampling: Any) -> Tensor:
-        """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions."""
+        """Return (batch, out, *space) for ``x`` (batch, in, *space); ``sampling`` goes to the convolutions.
+
+        With a mask, ``x`` must be finite at unseen samples too (:func:`~kernelfield.layers.seen_only`), since the
+        shortcut and the norms read it.
+        """
         _reject_at(sampling)
         if len(kernels) != 2:
             raise ValueError(f"kernels must have 2 entries, one per convolution, got {len(kernels)}")

@@ -88,7 +88,10 @@ def convolve_points(
     if layer.boundary == "periodic":
         raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
     # Half precision cannot tell long times apart, only their differences.
-    coords = coords.to(torch.promote_types(layer.reach.dtype, torch.float32))
+    dtype = torch.promote_types(layer.reach.dtype, torch.float32)
+    if torch.finfo(coords.dtype).bits > torch.finfo(dtype).bits:
+        coords, at = _near_zero(coords, at, mask)
+    coords = coords.to(dtype)
     measure = math.prod(steps)
     # A plain number: a tensor would have to be copied to the device, which no CUDA graph can hold.
     weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
@@ -131,6 +134,17 @@ def convolve_points(
     here = values(layer.reach.new_zeros(1)).view(groups, -1, layer.in_channels // layer.groups)
     own = torch.einsum("goi,bgin->bgon", here.to(rest.dtype), rest.unflatten(1, (groups, -1))).flatten(1, 2)
     return y + sum_at_equal_times(own, times, times if at is None else at[..., 0].expand(x.shape[0], -1))
+
+
+def _near_zero(coords: Tensor, at: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Shift coordinates so that the first of each sample is zero: dates in float64 keep their digits in float32."""
+    if coords.shape[1] == 0:
+        return coords, at
+    with torch.no_grad():
+        seen = None if mask is None or coords.shape[0] != mask.shape[0] else mask.unsqueeze(-1)
+        low = (coords if seen is None else torch.where(seen, coords, torch.inf)).amin(dim=1, keepdim=True)
+        low = torch.where(low.isfinite(), low, 0.0)
+    return coords - low, None if at is None else at.to(coords.dtype) - low
 
 
 def _support(

@@ -63,6 +63,8 @@ def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
         raise ValueError(
             f"at must have shape (batch, queries, {dim}) or (queries, {dim}) to go with coords, got {tuple(at.shape)}"
         )
+    if queries.shape[1] == 0:
+        raise ValueError(f"at must hold at least one query, got shape {tuple(at.shape)}")
     return queries
 
 

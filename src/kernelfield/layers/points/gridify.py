@@ -14,6 +14,7 @@ from ..._kinds import FINITE, Int, ListOf, PerAxis
 from ..._object_kinds import TensorOf
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges, query_edges
+from ...ops.points.finite import check_finite, fill_padding
 from .message import MessageLayer
 
 if TYPE_CHECKING:
@@ -52,18 +53,27 @@ class _Grid(nn.Module):
 
     def edges(self, coords: Tensor, mask: Tensor | None = None) -> Edges:
         """Return the edges between a cloud, (batch, points, dim) coordinates, and the grid; they have no gradient."""
+        self._check(coords)
+        check_finite(coords=fill_padding(coords, mask))
         return bilateral_edges(coords, self.grid, self.neighbors, low=self.low, high=self.high, mask=mask)
 
-    def _placed(self, coords: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cloud and the grid in units of half the grid's extent, around its middle."""
+    def _check(self, coords: Tensor) -> None:
         if coords.dim() != 3 or coords.shape[-1] != self.dim or not coords.is_floating_point():
             raise ValueError(
                 f"coords must be floating-point coordinates of shape (batch, points, {self.dim}), "
                 f"got {tuple(coords.shape)} of {coords.dtype}"
             )
+        if coords.shape[1] == 0:
+            raise ValueError(f"coords must hold at least one point per cloud, got shape {tuple(coords.shape)}")
+
+    def _placed(self, coords: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the cloud and the grid in units of half the grid's extent, around its middle."""
+        self._check(coords)
         dtype = self.messages.offset_dtype
-        ends = zip(coords.to(dtype).unbind(-1), self.low, self.high, strict=True)
-        placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1)
+        # In the more precise dtype: a cloud far from zero keeps its digits.
+        wide = coords.to(torch.promote_types(coords.dtype, dtype))
+        ends = zip(wide.unbind(-1), self.low, self.high, strict=True)
+        placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1).to(dtype)
         nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
         return placed, nodes.flatten(0, -2).unsqueeze(0)
 
@@ -114,6 +124,7 @@ class Gridify(_Grid):
             edges: the edges for these coordinates and this mask, if they are known already.
         """  # noqa: D301
         cloud, nodes = self._placed(coords)
+        check_finite(coords=fill_padding(coords, mask))
         if edges is None:
             edges = self.edges(coords, mask)
         return self.messages(x, _finite(cloud, mask), nodes, edges).unflatten(-1, self.grid)
@@ -159,6 +170,7 @@ class Degridify(_Grid):
         if tuple(x.shape[2:]) != self.grid:
             raise ValueError(f"x must have shape (batch, channels, {self.grid}), got {tuple(x.shape)}")
         cloud, nodes = self._placed(coords)
+        check_finite(coords=fill_padding(coords, mask))
         if edges is None:
             edges = self.edges(coords, mask)
         y = self.messages(x.flatten(2), nodes, _finite(cloud, mask), edges.reversed())

@@ -17,6 +17,7 @@ from ..conv.shape import is_symbolic
 from ..graph_cache import graph_cache
 from .cell_list import search_cells
 from .chunks import chunk_values
+from .finite import check_finite, fill_padding
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,6 +84,7 @@ def nearest(
     >>> index, squared
     (tensor([[[2, 1]]]), tensor([[[0.2500, 2.2500]]]))
     """
+    check_finite(queries=queries, points=fill_padding(points, mask))
     if not is_symbolic(points.shape[1]):  # a dynamic number of points is assumed to suffice
         count = min(count, points.shape[1])
     with torch.no_grad():
@@ -142,6 +144,7 @@ def nearest_nodes(
     >>> nearest_nodes(torch.tensor([[[0.9, -1.0]]]), (3, 3), 2)
     tensor([[[6, 3]]])
     """
+    check_finite(points=points)
     sizes = _check_axes(points, shape)
     lows, highs = check_box(low, high, len(sizes))
     count = min(count, math.prod(sizes))
@@ -182,7 +185,8 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     first = low if size > 1 else (low + high) / 2
     # Two more than needed, since rounding may have moved the window by one.
     width = min(count + 2, size)
-    start = torch.ceil((x - first) / spacing - width / 2).clamp(0, size - width)
+    # NaN, which the host cannot see on a GPU, must not become an index.
+    start = torch.ceil((x - first) / spacing - width / 2).nan_to_num(nan=0.0).clamp(0, size - width)
     node = start.unsqueeze(-1) + torch.arange(width, dtype=x.dtype, device=x.device)
     far, order = (x.unsqueeze(-1) - (first + spacing * node)).square().sort(dim=-1, stable=True)
     return node.long().gather(-1, order[..., :count]), far[..., :count]
@@ -247,6 +251,7 @@ def bilateral_edges(
     sizes = _check_axes(points, shape)
     if count == 0:
         raise ValueError(f"points must hold at least one point per cloud, got shape {tuple(points.shape)}")
+    check_finite(points=fill_padding(points, mask))
     nodes = math.prod(sizes)
     with torch.no_grad():
         if mask is not None:
