@@ -135,7 +135,7 @@ def test_the_report_shows_accuracy_while_the_input_arrives(run: Path) -> None:
     assert heard["heard"][-1] == 1.0
     result = json.loads((run / "result.json").read_text())
     assert heard["accuracy"][-1] == pytest.approx(result["metrics"]["test"]["accuracy"], abs=0.01)
-    assert "how much was heard" in (run / "report.html").read_text()
+    assert "received share of the input" in (run / "report.html").read_text()
 
 
 def test_inspect(run: Path) -> None:

@@ -128,7 +128,7 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
         declared = {**{name: _kind(function, name) for name in own if name not in kinds}, **kinds}
         declared = {name: kind for name, kind in declared.items() if kind is not ANY}
         defaults = {name: p.default for name, p in parameters.items() if p.default is not p.empty}
-        shaped = have_common_axes(declared.values())
+        has_common_axes = have_common_axes(declared.values())
 
         def check(passed: dict[str, Any]) -> None:
             given = {**defaults, **passed}
@@ -136,7 +136,7 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
                 kind = declared.get(name)
                 if kind is not None and value is not defaults.get(name, _MISSING) and not kind.accepts(value, given):
                     kind.check(name, value, given)
-            if shaped:
+            if has_common_axes:
                 match_axes(declared, passed)
 
         def explain(error: Exception, passed: dict[str, Any]) -> Exception | None:

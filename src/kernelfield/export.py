@@ -129,13 +129,13 @@ def export_network(
         if dynamic:
             trials.append(_shortened(examples, max(2, 3 * example.shape[-1] // 4)))
         with torch.no_grad():
-            answers = [program(*trial.values()) for trial in trials]
+            outputs = [program(*trial.values()) for trial in trials]
     else:
-        answers = _save_onnx(named, path, trials, described)
+        outputs = _save_onnx(named, path, trials, described)
     with torch.no_grad():
         wanted = [named(*trial.values()) for trial in trials]
     worst = 0.0
-    for trial, got, want in zip(trials, answers, wanted, strict=True):
+    for trial, got, want in zip(trials, outputs, wanted, strict=True):
         error = float((got - want).abs().max())
         allowed = atol + rtol * float(want.abs().max())
         if not error <= allowed:
@@ -242,7 +242,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
         program.model.metadata_props[METADATA] = json.dumps(metadata)
         program.save(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    kept = {put.name for put in session.get_inputs()}
+    kept = {entry.name for entry in session.get_inputs()}
     missing = [name for name in names if name not in kept]
     if missing:
         path.unlink(missing_ok=True)

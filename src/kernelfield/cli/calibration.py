@@ -44,8 +44,8 @@ def calibrate(
             typer.echo("\n".join(_table(measured.merged(measured.shipped_costs(chosen.type), found or {}))))
             return
         if clear:
-            gone = measured.clear_record(chosen)
-            typer.echo(f"{where}: no measured costs" if gone is None else f"removed {gone}")
+            removed = measured.clear_record(chosen)
+            typer.echo(f"{where}: no measured costs" if removed is None else f"removed {removed}")
             return
         if path is None:
             raise ValueError(f"{VARIABLE} must be a folder for measured costs, got a value that turns it off")

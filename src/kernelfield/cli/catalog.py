@@ -68,8 +68,8 @@ def details(what: str, name: str) -> dict[str, Any]:
         from ..data.registry import describe  # noqa: PLC0415
 
         known = describe(name)
-        facts = ("summary", "source", "licence", "split", "normalisation", "root")
-        found: dict[str, Any] = {fact: text for fact in facts if (text := getattr(known, fact))}
+        keys = ("summary", "source", "licence", "split", "normalisation", "root")
+        found: dict[str, Any] = {key: text for key in keys if (text := getattr(known, key))}
         found |= {"download": known.download, "shape": known.shape and dataclasses.asdict(known.shape)}
         options, texts = known.options, known.explanations
     else:

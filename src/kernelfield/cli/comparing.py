@@ -96,10 +96,10 @@ def _print_result(number: int, settings: list[str], result: dict[str, Any]) -> N
     if result["status"] == "done":
         metric = result["metric"]
         score = (result.get("chosen", {}).get("validation") or {}).get(metric)
-        said = f"validation {metric} {score:.4f}" if score is not None else "done"
+        text = f"validation {metric} {score:.4f}" if score is not None else "done"
     else:
-        said = f"{result['status']}: {result['error']}"
-    typer.echo(f"trial {number}: {' '.join(settings)}: {said}", err=True)
+        text = f"{result['status']}: {result['error']}"
+    typer.echo(f"trial {number}: {' '.join(settings)}: {text}", err=True)
 
 
 @app.command()

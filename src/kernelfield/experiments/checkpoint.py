@@ -193,8 +193,8 @@ def latest_checkpoint(folder: Path, kind: str = "step") -> Path | None:
 def remove_checkpoints(folder: Path, kind: str, *, keep: int = 0, above: int | None = None) -> None:
     """Remove all but the last ``keep`` checkpoints of a kind, or all after step ``above``, and all partial ones."""
     found = sorted(folder.glob(f"{kind}-*"), key=_step)
-    gone = [p for p in found if _step(p) > above] if above is not None else found[: len(found) - keep]
-    for path in gone:
+    removed = [p for p in found if _step(p) > above] if above is not None else found[: len(found) - keep]
+    for path in removed:
         # Rename the folder first: if the process is killed here, no partial checkpoint has a valid name.
         path.replace(folder / f".{path.name}.{secrets.token_hex(6)}")
     for path in folder.glob(f".{kind}-*"):

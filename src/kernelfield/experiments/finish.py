@@ -289,8 +289,8 @@ def _losses(task: str, prediction: Tensor, batch: Batch) -> Tensor:
 
 def _caption(task: str, output: Tensor, target: Tensor, classes: Sequence[str]) -> str:
     if task == "classification":
-        said, truth = int(output.argmax()), int(target)
-        names = [classes[i] if i < len(classes) else str(i) for i in (truth, said)]
-        return f"true {names[0]}, predicted {names[1]} ({float(output.softmax(dim=0)[said]):.0%})"
+        predicted, truth = int(output.argmax()), int(target)
+        names = [classes[i] if i < len(classes) else str(i) for i in (truth, predicted)]
+        return f"true {names[0]}, predicted {names[1]} ({float(output.softmax(dim=0)[predicted]):.0%})"
     values = [", ".join(f"{v:.3g}" for v in t.flatten()[:3].tolist()) for t in (target, output)]
     return f"true {values[0]}, predicted {values[1]}"

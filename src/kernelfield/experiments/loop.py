@@ -193,8 +193,8 @@ class Loop:
             yield batch.to(self.fabric.device)
 
     def _may_capture(self) -> bool:
-        alone = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
-        return alone and self.settings.capture
+        single_gpu = self.fabric.device.type == "cuda" and self.fabric.world_size == 1
+        return single_gpu and self.settings.capture
 
     def _step(self, batch: Batch) -> None:
         self.lr = self.rate.apply(self.optimizer, self.state.step)

@@ -116,7 +116,7 @@ def save_loop(loop: Loop) -> None:
     finite = [torch.isfinite(t).all() for t in tensors.values() if t.is_floating_point()]
     if not bool(torch.stack(finite).all()) or float(loop.losses[2]) >= 0:
         loop.stop_at(state.step - 1 if float(loop.losses[2]) < 0 else int(loop.losses[2]))
-    own = _own_tensors(loop)
+    own = _group_tensors(loop)
     if not (loop.sharded or loop.fabric.global_rank == 0):
         return
     moments, numbers = optimizer_tensors(network, loop.optimizer)
@@ -180,11 +180,11 @@ def resume_loop(loop: Loop) -> bool:
     loop.state = State(**values["state"])
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)
-    _restore_own_tensors(loop, tensors)
+    _restore_group_tensors(loop, tensors)
     return True
 
 
-def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
+def _group_tensors(loop: Loop) -> dict[str, torch.Tensor]:
     """Return the loss sums and random states of every group of processes; those of group 1 are "rng.cpu.1" and so on.
 
     Every process must call this. Processes that share their samples draw the same numbers and have the same losses.
@@ -204,7 +204,7 @@ def _own_tensors(loop: Loop) -> dict[str, torch.Tensor]:
     return gathered
 
 
-def _restore_own_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
+def _restore_group_tensors(loop: Loop, tensors: dict[str, torch.Tensor]) -> None:
     """Restore the loss sums and the random state of this process.
 
     A group that did not exist when the checkpoint was written starts with new random numbers.

@@ -200,9 +200,10 @@ class TrainedRun:
 
         if task == "classification":
             rows = [shares(row) for row in outputs.double().softmax(dim=1).tolist()]
-            tops = [max(row, key=row.__getitem__) for row in rows]
+            likeliest = [max(row, key=row.__getitem__) for row in rows]
             return [
-                {"class": t, "probability": row[t], "probabilities": row} for t, row in zip(tops, rows, strict=True)
+                {"class": t, "probability": row[t], "probabilities": row}
+                for t, row in zip(likeliest, rows, strict=True)
             ]
         if task == "multilabel":
             return [{"probabilities": shares(row)} for row in outputs.double().sigmoid().tolist()]

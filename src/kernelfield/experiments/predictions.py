@@ -70,8 +70,8 @@ def prediction_line(row: dict[str, Any], *, named: bool = False) -> str:
     'class no  probability 0.9000'
     """
     hidden = ("file", "sample", *(["probabilities"] if "class" in row else []))
-    said = [f"{key} {_short(value)}" for key, value in row.items() if key not in hidden]
-    return "  ".join([f"{row['file']} {row['sample']}"] * named + said)
+    cells = [f"{key} {_short(value)}" for key, value in row.items() if key not in hidden]
+    return "  ".join([f"{row['file']} {row['sample']}"] * named + cells)
 
 
 def _short(value: Any) -> str:

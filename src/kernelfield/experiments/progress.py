@@ -172,8 +172,8 @@ def _other_epochs(result: dict[str, Any]) -> list[str]:
         other = result.get(kind)
         if kind == select or not other or (other["epoch"] == chosen["epoch"] and select != "average"):
             continue
-        said = f"  {label}, {other['epoch']}"
-        lines.append(f"{said:<38} {_percent(other['test'][metric], metric)}")
+        text = f"  {label}, {other['epoch']}"
+        lines.append(f"{text:<38} {_percent(other['test'][metric], metric)}")
     if lines and select == "best":
         lines.insert(0, f"  of the best epoch by validation, {chosen['epoch']} of {result['epochs']}")
     return lines

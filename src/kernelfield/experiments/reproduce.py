@@ -148,12 +148,12 @@ def reproduce(
         options: further arguments of :func:`~.fitting.fit`.
     """
     row = Row(name, tuple(settings or ()), seeds, tuple(folds), note, {**options, "synthetic": synthetic})
-    aside = "synthetic" if synthetic else ""
+    subfolder = "synthetic" if synthetic else ""
     at_once = 1 if folds else None
     found = reproduce_rows(
         [row],
-        Path(results) / aside,
-        Path(runs) / aside,
+        Path(results) / subfolder,
+        Path(runs) / subfolder,
         fabric=fabric,
         at_once=at_once,
         on_progress=None if on_progress is None else lambda _, now: on_progress(now),

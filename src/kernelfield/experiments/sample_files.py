@@ -156,12 +156,12 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         raise ValueError(f"{path} must hold inputs and, optionally, coords and mask, found {found}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
-        coords = _one_as_many(coords.float(), 2)
+        coords = _at_least_one_sample(coords.float(), 2)
     # Points may have coordinates but no values.
     inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
     assert inputs is not None
     inputs = _samples(inputs, wanted)
-    mask = None if mask is None else _one_as_many(mask.bool(), inputs.dim() - 2)
+    mask = None if mask is None else _at_least_one_sample(mask.bool(), inputs.dim() - 2)
     space = tuple(inputs.shape[2:])
     if coords is not None and (coords.dim() != 3 or coords.shape[:2] != (len(inputs), *space)):
         raise ValueError(
@@ -212,8 +212,8 @@ def _samples(inputs: Tensor, wanted: tuple[Any, ...]) -> Tensor:
         return inputs.unsqueeze(1)
     if wanted[0] == 1 and axes > 1 and inputs.dim() == axes - 1:
         inputs = inputs.unsqueeze(0)
-    return _one_as_many(inputs, axes)
+    return _at_least_one_sample(inputs, axes)
 
 
-def _one_as_many(tensor: Tensor, axes: int) -> Tensor:
+def _at_least_one_sample(tensor: Tensor, axes: int) -> Tensor:
     return tensor.unsqueeze(0) if tensor.dim() == axes else tensor

@@ -119,7 +119,7 @@ class Estimator(BaseEstimator):
         self, X: Any, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int, at: Tensor | None = None
     ) -> None:
         self._start(X, inputs, mask)
-        with self._own_random_numbers():
+        with self._restored_random_state():
             self._fit_networks(self._split(X, target, at), out)
 
     def _start(self, X: Any, inputs: Tensor, mask: Tensor | None) -> None:
@@ -144,7 +144,7 @@ class Estimator(BaseEstimator):
 
     @staticmethod
     @contextmanager
-    def _own_random_numbers() -> Iterator[None]:
+    def _restored_random_state() -> Iterator[None]:
         """Restore torch's random state at the end. Threads share it, so only one may draw at a time."""
         devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
         with _RANDOM_NUMBERS, torch.random.fork_rng(devices=list(devices)):

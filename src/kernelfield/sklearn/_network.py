@@ -219,7 +219,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
             patience=plain(self.patience),
             log_every=max(1, per_epoch * epochs // 10),
         )
-        watch = _Watch(network, task.metric, type(self).__name__ if self.verbose else "")
+        watch = _BestWeights(network, task.metric, type(self).__name__ if self.verbose else "")
         fabric = Fabric(accelerator=self._accelerator(), devices=1)
         loop = Loop(task, train, validation, settings, fabric=fabric, name=type(self).__name__, on_progress=watch)
         state = loop.run()
@@ -266,7 +266,7 @@ def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
     return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
 
 
-class _Watch:
+class _BestWeights:
     """Print progress and keep the weights of the best epoch by validation."""
 
     def __init__(self, network: nn.Module, metric: str, title: str) -> None:

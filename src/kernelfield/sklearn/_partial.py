@@ -37,7 +37,7 @@ class PartialFit(TrainedNetwork):
         split = self._split(X, target, at)
         seed = seed_of(self.random_state)
         first = self._is_first()
-        with self._own_random_numbers():
+        with self._restored_random_state():
             if first:
                 torch.manual_seed(seed)
                 self.network_ = self._build(split, out)

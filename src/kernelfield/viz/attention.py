@@ -170,9 +170,9 @@ def plot_sample(model: nn.Module, inputs: Tensor, path: str | Path) -> bool:
         return False
     group = layers[0].group
     # At most four elements, with an action that is exact on the grid.
-    everything = group.elements(torch.float64)
-    signed = (group.matrix(everything) - group.matrix(everything).round()).abs().flatten(1).amax(dim=1) < 1e-6
-    plot_equivariance(model, inputs[0].float().cpu(), group, path, elements=everything[signed][:4].tolist())
+    group_elements = group.elements(torch.float64)
+    signed = (group.matrix(group_elements) - group.matrix(group_elements).round()).abs().flatten(1).amax(dim=1) < 1e-6
+    plot_equivariance(model, inputs[0].float().cpu(), group, path, elements=group_elements[signed][:4].tolist())
     return True
 
 

@@ -59,12 +59,12 @@ def _weights(
     values = x.values if isinstance(x, GroupSignal) else x
     lifted = values.unsqueeze(2) if isinstance(layer, LiftingSelfAttention) else values
     q, k, _ = (part.detach() for part in layer._parts(lifted, None))  # noqa: SLF001
-    everyone = layer.all_elements
+    elements = layer.all_elements
     found = []
     with torch.enable_grad():
         v = torch.zeros(*k.shape[:-1], 1, dtype=k.dtype, device=k.device, requires_grad=True)
-        for some, dilation in layer._alike(everyone, None):  # noqa: SLF001
-            y = layer._grid(q, k, v, some, everyone, dilation, 0)  # noqa: SLF001
+        for some, dilation in layer._alike(elements, None):  # noqa: SLF001
+            y = layer._grid(q, k, v, some, elements, dilation, 0)  # noqa: SLF001
             index: tuple[Any, ...] = (slice(None), slice(None), *position, 0)
             at = y[index]
             for h in range(at.shape[1]):

@@ -149,8 +149,8 @@ def decoding(path: str | os.PathLike[str], what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, ValueError) and str(path) in str(error):
             raise
-        said = str(error) or type(error).__name__
-        raise ValueError(f"{path} must be {what}, but is damaged: {said}") from error
+        reason = str(error) or type(error).__name__
+        raise ValueError(f"{path} must be {what}, but is damaged: {reason}") from error
 
 
 def read_bytes(path: Path) -> bytes:

@@ -28,9 +28,9 @@ def split_files(path: Path) -> list[Path]:
     if found is None:
         return [path]
     stem, word = found[1], found[2]
-    spell = str.upper if word.isupper() else str.capitalize if word[0].isupper() else str.lower
+    to_case = str.upper if word.isupper() else str.capitalize if word[0].isupper() else str.lower
     held, tested = (
-        next((p for name in names if (p := path.with_name(f"{stem}{spell(name)}{path.suffix}")).is_file()), None)
+        next((p for name in names if (p := path.with_name(f"{stem}{to_case(name)}{path.suffix}")).is_file()), None)
         for names in _OTHERS
     )
     return [p for p in (path, held, tested) if p is not None] if tested is not None else [path]

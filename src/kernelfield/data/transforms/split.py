@@ -118,10 +118,10 @@ def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor
     """
     channels = series[0].shape[0]
     longest = max(s.shape[1] for s in series)
-    whole = np.full((len(series), channels, longest if length is None else length), np.nan, dtype=np.float32)
+    padded = np.full((len(series), channels, longest if length is None else length), np.nan, dtype=np.float32)
     for i, s in enumerate(series):
-        whole[i, :, : s.shape[1]] = s
-    values = torch.from_numpy(whole)
+        padded[i, :, : s.shape[1]] = s
+    values = torch.from_numpy(padded)
     return values, ~values.isnan().all(dim=1)
 
 

@@ -78,9 +78,9 @@ def _read_pcm(path: Path) -> tuple[int, np.ndarray | None]:
         values = np.frombuffer(raw, dtype=np.uint8).astype(np.float32) / 128 - 1
     elif width == 3:
         three = np.frombuffer(raw, dtype=np.uint8).reshape(-1, 3)
-        whole = np.zeros((len(three), 4), dtype=np.uint8)
-        whole[:, 1:] = three
-        values = whole.view("<i4")[:, 0].astype(np.float32) / 2**31
+        widened = np.zeros((len(three), 4), dtype=np.uint8)
+        widened[:, 1:] = three
+        values = widened.view("<i4")[:, 0].astype(np.float32) / 2**31
     else:
         values = np.frombuffer(raw, dtype=f"<i{width}").astype(np.float32) / 2 ** (8 * width - 1)
     return rate, values.reshape(-1, channels)
@@ -306,11 +306,11 @@ def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = Non
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
     # All clips are padded to the longest one.
     check_size(max(zip(map(len, clips), paths, strict=True))[1], 2 * len(clips) * longest)
-    whole = torch.zeros(len(clips), 1, longest, dtype=torch.int16)
+    padded = torch.zeros(len(clips), 1, longest, dtype=torch.int16)
     for i, clip in enumerate(clips):
         start = (longest - len(clip)) // 2
-        whole[i, 0, start : start + len(clip)] = clip
-    return whole
+        padded[i, 0, start : start + len(clip)] = clip
+    return padded
 
 
 def _segments(clip: Tensor, count: int, length: int) -> Tensor:

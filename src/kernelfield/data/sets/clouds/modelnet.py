@@ -51,8 +51,8 @@ def _modelnet(
     train, held = hold_out(label["train"], round(validation_share * len(label["train"])), seed)
     prepare = ChoosePoints(points, voxels)
 
-    whole = {part: Split(v, label[part], coords=c, prepare=prepare) for part, (c, v) in drawn.items()}
-    splits = [whole["train"].take(train), whole["train"].take(held), whole["test"]]
+    by_part = {part: Split(v, label[part], coords=c, prepare=prepare) for part, (c, v) in drawn.items()}
+    splits = [by_part["train"].take(train), by_part["train"].take(held), by_part["test"]]
     return Data.from_splits(name, splits, in_channels=6 if normals else 3, size=(2, 2, 2), classes=known)
 
 

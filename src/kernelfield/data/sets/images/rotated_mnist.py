@@ -53,11 +53,13 @@ def rotated_digits(
     dark = x.min()  # rotated images are filled with zeros, which must be the darkest value
     train, held = hold_out(y, validation, seed)
     parts = [(x[train], y[train]), (x[held], y[held]), (x_test, y_test)]
-    turned = [
+    rotated_images = [
         rotated.rotated(images - dark, labels, copies=copies, seed=seed + i) if len(labels) else (images - dark, labels)
         for i, (images, labels) in enumerate(parts)
     ]
-    return _floats("rotated_digits", [(images + dark, labels) for images, labels in turned], tuple("0123456789"))
+    return _floats(
+        "rotated_digits", [(images + dark, labels) for images, labels in rotated_images], tuple("0123456789")
+    )
 
 
 @checked()
@@ -132,13 +134,13 @@ def rotated_mnist(
     counts = [round(len(images) * n / 70_000) for n in (12_000 - validation, validation, 50_000)]
     order = order[: sum(counts)]
     angles = (torch.rand(len(order), generator=generator) * 2 - 1) * math.pi
-    turned = torch.cat(
+    rotated_images = torch.cat(
         [
             rotated.rotate(images[i].float(), a).round().clamp(0, 255).to(torch.uint8)
             for i, a in zip(order.split(2_000), angles.split(2_000), strict=True)
         ]
     )
-    splits = zip(turned.split(counts), labels[order].split(counts), strict=True)
+    splits = zip(rotated_images.split(counts), labels[order].split(counts), strict=True)
     return _bytes("rotated_mnist", list(splits), tuple("0123456789"))
 
 
@@ -182,8 +184,8 @@ def mnist6_180(
         if turns == "half":
             parts.append(rotated.half_turned_sixes(x, y))
         else:
-            turned, reads = rotated.mnist6_180(x.float(), y, margin=margin, seed=seed + i)
-            parts.append((turned.round().clamp(0, 255).to(torch.uint8), reads))
+            rotated_images, reads = rotated.mnist6_180(x.float(), y, margin=margin, seed=seed + i)
+            parts.append((rotated_images.round().clamp(0, 255).to(torch.uint8), reads))
     return _bytes("mnist6_180", parts, ("six", "nine"))
 
 

@@ -182,8 +182,8 @@ def permeability(
     decay = (math.pi**2 * (k.square().unsqueeze(1) + k.square()) + inverse_length**2).pow(-smoothness / 2)
     decay[0, 0] = 0.0  # zero mean: both permeabilities are equally frequent on average
     noise = torch.randn(count, modes, modes, generator=generator, dtype=torch.float64) * decay
-    waves = torch.cos(math.pi * torch.outer(torch.arange(resolution, dtype=torch.float64) / resolution, k))
-    return torch.einsum("ik,nkl,jl->nij", waves, noise, waves) >= 0
+    cosines = torch.cos(math.pi * torch.outer(torch.arange(resolution, dtype=torch.float64) / resolution, k))
+    return torch.einsum("ik,nkl,jl->nij", cosines, noise, cosines) >= 0
 
 
 @checked(a=TensorOf("float", "n, rows, columns"), f=FINITE | TensorOf("float", "n, rows, columns"), tolerance=POSITIVE)
@@ -245,9 +245,9 @@ def _conjugate_gradients(apply: Any, b: Tensor, diagonal: Tensor, tolerance: flo
     r = b.clone()
     z = r / diagonal
     p, rz = z, dot(r, z)
-    aim = tolerance**2 * dot(b, b)
+    threshold = tolerance**2 * dot(b, b)
     for _ in range(most):
-        if bool((dot(r, r) <= aim).all()):
+        if bool((dot(r, r) <= threshold).all()):
             break
         q = apply(p)
         step = rz / dot(p, q).clamp(min=1e-300)

@@ -102,7 +102,7 @@ def csv_series(
         raise ValueError(f"task must be 'forecast' if and only if targets or forecast is given, got {task!r}")
     if targets is not None and forecast is not None:
         raise ValueError("forecast must be None if targets is given, got both")
-    labels_by_id = None if labels is None else read_labels(_beside(paths[0], labels), label)
+    labels_by_id = None if labels is None else read_labels(_relative_to(paths[0], labels), label)
     parts = [_read_part(path, label, nonfinite, labels_by_id, dense=dense) for path in paths]
     channels = sorted({c for part in parts for c in part[1]})
     series = [[aligned(s, found, channels) for s in part] for part, found in parts]
@@ -148,10 +148,10 @@ def _with_queries(
     """Return series with query times and values, and the names of the channels to predict; an empty list means all."""
     if forecast is not None:
         return query_last(series, forecast), []
-    return query_listed(series, _beside(path, targets), nonfinite)
+    return query_listed(series, _relative_to(path, targets), nonfinite)
 
 
-def _beside(path: Path, other: str | os.PathLike[str]) -> Path:
+def _relative_to(path: Path, other: str | os.PathLike[str]) -> Path:
     """Return ``other`` relative to the folder of ``path``; raise a FileNotFoundError if there is no such file."""
     found = path.parent / Path(other).expanduser()
     if not found.is_file():
@@ -215,7 +215,7 @@ def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series
     label, nonfinite = str(source.get("label", "label")), str(source.get("nonfinite", "refuse"))
     targets, forecast, labels = (source.get(name) for name in ("targets", "forecast", "labels"))
     dense = targets is not None or forecast is not None
-    labels_by_id = None if labels is None else read_labels(_beside(path, labels), label)
+    labels_by_id = None if labels is None else read_labels(_relative_to(path, labels), label)
     series, channels = _read_part(path, label, nonfinite, labels_by_id, dense=dense)
     _check_channels(path, channels, data)
     series = [aligned(s, channels, data.channels) for s in series]

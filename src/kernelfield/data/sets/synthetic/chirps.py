@@ -53,8 +53,8 @@ def chirps(
     rates = torch.tensor(list(RATES.values()))
     label = torch.randint(len(RATES), (sum(count),), generator=generator)
     signals = _signals(rates[label], length, generator)
-    hiss = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
-    signals = signals + noise * hiss
+    white_noise = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
+    signals = signals + noise * white_noise
     signals = signals / signals[:train].std()
     return Data.from_splits("chirps", Split(signals.unsqueeze(1), label).cut(count), classes=tuple(RATES))
 

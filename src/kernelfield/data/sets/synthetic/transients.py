@@ -93,8 +93,8 @@ def transients(
         which = label == i
         signals[which] = amplitude[which] * kind(u[which], phase[which])
     signals = torch.where(u.abs() < 1, signals, 0.0)
-    hiss = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
-    signals = (signals + noise * hiss) / _deviation(length, low, high, noise)
+    white_noise = torch.randn(signals.shape, generator=torch.Generator().manual_seed(seed + 1))
+    signals = (signals + noise * white_noise) / _deviation(length, low, high, noise)
     return Data.from_splits("transients", Split(signals.unsqueeze(1), label).cut(count), classes=tuple(KINDS))
 
 
