@@ -71,7 +71,7 @@ class Kind:
         return f"{bind(self.accepts)}({name}, {bind(_NO_ARGUMENTS)})"
 
     def text(self, given: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
-        """Return what is accepted, as the end of "x must be …"."""
+        """Return a description of the accepted values, as the end of "x must be …"."""
         raise NotImplementedError
 
     def check(self, name: str, value: Any, given: Mapping[str, Any] = _NO_ARGUMENTS) -> None:

@@ -34,7 +34,7 @@ class Progress:
 
     Args:
         step: steps done.
-        steps: steps in all.
+        steps: number of all steps.
         epoch: epochs done.
         loss: mean loss since the last report; NaN in the first report, which only gives ``seconds_left`` after a few
             steps.

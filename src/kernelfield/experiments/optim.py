@@ -161,7 +161,7 @@ class LearningRate:
     Args:
         settings: cosine, steps, plateau or constant.
         steps_per_epoch: steps in an epoch.
-        epochs: epochs in all.
+        epochs: number of epochs.
         metric: metric that selects the best epoch; a plateau schedule watches it unless the settings name another.
 
     >>> from kernelfield.experiments.recipe import Schedule
