@@ -10,6 +10,7 @@ from .._arguments import checked
 from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
 from ..groups import O2, SO2, Distribution, Trivial, learned, warp
+from ..layers.group import GroupBatchNorm
 from .classifier import Classifier
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .registry import register
@@ -47,7 +48,10 @@ class Augerino(Classifier):
     def __init__(self, net: nn.Module, *, group: Group, samples: int | None = None) -> None:
         super().__init__()
         self.net, self.group = net, group
-        self.distribution: Distribution = learned(group, samples)
+        norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001
+        # Other batch norms would count inputs that are left out.
+        can_leave_out = all(isinstance(norm, GroupBatchNorm) for norm in norms)
+        self.distribution: Distribution = learned(group, samples).fix_size(can_leave_out)
 
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:
@@ -58,8 +62,22 @@ class Augerino(Classifier):
         """Return the outputs of a function for each drawn element, (elements, batch, ...)."""
         elements, gates = self.distribution(x)
         moved = warp(x, self.group.matrix(elements))
+        gated = gates is not None and self.distribution.gated
+        if gated:
+            present = gates.detach()
+            # The mean over all elements is then that over the elements that are present.
+            gates = gates * (len(gates) / present.sum())
+            self._set_present(present[:, None].expand(moved.shape[:2]).flatten())
         y = function(moved.flatten(0, 1)).unflatten(0, moved.shape[:2])
+        if gated:
+            self._set_present(None)
         return y if gates is None else y * gates.view(-1, *[1] * (y.dim() - 1))
+
+    def _set_present(self, samples: Tensor | None) -> None:
+        """Tell batch norms which samples count."""
+        for module in self.net.modules():
+            if isinstance(module, GroupBatchNorm):
+                module.present_samples = samples
 
     @property
     def num_features(self) -> int:

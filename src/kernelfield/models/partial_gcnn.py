@@ -68,6 +68,12 @@ class _Partial(GroupNetwork):
             if isinstance(module, Distribution):
                 module.per_sample = each
 
+    def _fix_sizes(self) -> None:
+        """Let compiled programs compute all elements. All layers know that some of them may be absent."""
+        for module in self.modules():
+            if isinstance(module, Distribution):
+                module.fix_size()
+
     def sample_in_eval(self, sample: bool = True) -> None:
         """Draw elements in evaluation too, or use the same ones at every call."""
         for module in self.modules():
@@ -192,6 +198,7 @@ class PartialGCNN(_Partial):
             if head == "t2"
             else conv(width, channels[3], boundary="valid")
         )
+        self.mean = GroupPool("mean") if head == "t2" else None
         self.norm_out = GroupBatchNorm(channels[3])
         features = channels[3]
         if flat:
@@ -207,13 +214,14 @@ class PartialGCNN(_Partial):
         self._set_last(nn.Linear, channels[3], out_channels, hidden=hidden)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
+        self._fix_sizes()
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last convolution, a signal on the group."""
         signal = self.pool(self.norm_in(self.lift(x))).map(F.relu)
         for block in self.blocks:
             signal = block(signal)
-        signal = self.last(signal.values.mean(dim=2) if self.head_kind == "t2" else signal)
+        signal = self.last(signal if self.mean is None else self.mean(signal))
         return self.norm_out(signal).map(F.relu)
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
@@ -277,6 +285,7 @@ class PartialGCNN13(_Partial):
         self._set_last(nn.Linear, widths[-1], out_channels)
         self.sample_in_eval(sample_in_eval)
         self.draw_per_sample(per_sample)
+        self._fix_sizes()
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last convolution, a signal on the group."""

@@ -10,6 +10,10 @@ The *number* of elements follows the learned support. For continuous factors it 
 mode is switched (once an epoch in an ordinary loop), when a state is loaded, by :meth:`Distribution.adapt_`, and in
 evaluation when the parameters have changed. Discrete factors draw it at every call; after each optimiser step, one copy
 brings the probabilities of all layers to the host. No training pass waits for the device.
+
+Shapes of a compiled program are fixed. There a distribution with :attr:`Distribution.fixed_size` returns all elements,
+and those that were not drawn have a gate of 0. Layers and networks of this library leave them out of every sum, mean,
+maximum and norm over the group.
 """
 
 from __future__ import annotations
@@ -51,6 +55,8 @@ class Distribution(nn.Module):
         self.sample_in_eval = False
         #: whether each sample of a batch has its own elements
         self.per_sample = False
+        #: whether compiled programs compute all elements, with gates of 0 for those left out, if their number is drawn
+        self.fixed_size = False
         self._adapted_to: tuple[int, ...] | None = None
         _followers.add(self)
         self.register_load_state_dict_post_hook(_adapt_after_loading)
@@ -62,13 +68,14 @@ class Distribution(nn.Module):
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.
 
-        A gate is 1 in value; its gradient is that of the probability to keep the element.
+        A gate is 1 in value; its gradient is that of the probability to keep the element. If :attr:`gated`, the gates
+        of elements that are left out are 0.
         """
         raise NotImplementedError
 
     def draw_each(self, like: Tensor, batch: int) -> Tensor:
         """Draw the elements of each sample of a batch independently: (batch, n, coords)."""
-        if self.size() is None:
+        if self.size() is None or self.gated:
             raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is random, got True")
         return torch.stack([self(like)[0] for _ in range(batch)])
 
@@ -103,6 +110,13 @@ class Distribution(nn.Module):
         self.frozen = frozen
         return self
 
+    def fix_size(self, fixed: bool = True) -> Distribution:
+        """Compute all elements in compiled programs; see :attr:`fixed_size`. With ``fixed=False``, no more."""
+        for module in self.modules():
+            if isinstance(module, Distribution):
+                module.fixed_size = fixed
+        return self
+
     def train(self, mode: bool = True) -> Distribution:
         super().train(mode)
         return self.adapt_()
@@ -111,6 +125,11 @@ class Distribution(nn.Module):
     def random(self) -> bool:
         """Whether the next call draws elements at random."""
         return (self.training or self.sample_in_eval) and not self.frozen
+
+    @property
+    def gated(self) -> bool:
+        """Whether the next call returns all elements, with a gate of 0 for those that are left out."""
+        return False
 
     def extra_repr(self) -> str:
         return f"{self.group}"

@@ -29,7 +29,7 @@ class Bernoulli(Distribution):
     so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
     gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
     are not computed, and get no gradient from that call. The draw is made on the host, which reads the logits after
-    each optimiser step.
+    each optimiser step. Compiled programs with :attr:`fixed_size` draw on the device and compute all elements.
 
     Adam moves a logit by at most about its learning rate per step. Probabilities of 0.9 and 0.5 are 2.2 apart, tens of
     thousands of steps at the published rate of 1e-4. Shorter training runs need a higher rate.
@@ -65,17 +65,31 @@ class Bernoulli(Distribution):
         everything = self.group.elements(like.dtype, like.device)
         if not self.random:
             return everything.index_select(0, self.kept), None
+        if self.gated:
+            noise = self._noise(like.device)
+            drawn = torch.cat([noise.new_ones(1, dtype=torch.bool), self.logits.double() + noise > 0])
+            return everything, torch.where(drawn, self._gates(noise.float()), 0.0).to(like)
+        if torch.compiler.is_compiling():  # torch.compile would only name the first call that reads a tensor
+            torch._dynamo.graph_break("the number of group elements is drawn; distribution.fix_size() computes all")  # noqa: SLF001
         kept, noise = self._draw(like.device)
+        return everything.index_select(0, kept), self._gates(noise).index_select(0, kept).to(like)
+
+    def _gates(self, noise: Tensor) -> Tensor:
+        """Return the gates that elements have if they are kept, for noise (order - 1,): (order,)."""
         soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
         # Straight-through: the value is 1, the gradient that of the soft probability.
-        gates = torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
-        return everything.index_select(0, kept), gates.index_select(0, kept).to(like)
+        return torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
+
+    def _noise(self, device: torch.device | None = None) -> Tensor:
+        """Draw from the logistic distribution, without its tails: (order - 1,)."""
+        uniform = torch.rand(len(self.logits), dtype=torch.float64, device=device)
+        return torch.logit(uniform.clamp(1e-6, 1 - 1e-6))
 
     def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
         if self._known[1] != self._changes():
             read_logits([self])
-        noise = torch.logit(torch.rand(len(self.logits), dtype=torch.float64).clamp(1e-6, 1 - 1e-6))
+        noise = self._noise()
         odds = zip(self._known[0], noise.tolist(), strict=True)
         kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
         # Memory that is not pinned has been read when the call returns, so nothing needs to wait for the copy.
@@ -89,7 +103,13 @@ class Bernoulli(Distribution):
         return self.probabilities().mean()[None]
 
     def size(self) -> int | None:
-        return None if self.random else len(self.kept)
+        if self.random:
+            return self.group.order if self.gated else None
+        return len(self.kept)
+
+    @property
+    def gated(self) -> bool:
+        return self.fixed_size and self.random and torch.compiler.is_compiling()
 
     def anneal_(self, progress: float, start: float = 0.5, end: float = 1e-4) -> None:
         """Interpolate the temperature from ``start`` to ``end``, at ``progress`` in [0, 1] of the training."""

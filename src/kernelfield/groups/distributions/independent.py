@@ -63,6 +63,10 @@ class Independent(Distribution):
         sizes = [part.size() for part in self._distributions()]
         return None if None in sizes else math.prod(n for n in sizes if n is not None)
 
+    @property
+    def gated(self) -> bool:
+        return any(part.gated for part in self._distributions())
+
     def freeze(self, frozen: bool = True) -> Independent:
         for part in self._distributions():
             part.freeze(frozen)

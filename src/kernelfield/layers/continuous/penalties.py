@@ -91,8 +91,12 @@ def _rendered(layer: Any, kernel: nn.Module) -> Tensor:
     known = recall_kernel((kernel,))
     if known is not None:
         return known
-    elements, _ = layer.distribution(next(kernel.parameters()))
-    return kernel(elements, elements)
+    elements, gates = layer.distribution(next(kernel.parameters()))
+    rendered = kernel(elements, elements)
+    if gates is None or not layer.distribution.gated:
+        return rendered
+    present = gates.detach().view(-1, *[1] * (rendered.dim() - 2))  # (out, n_out, in, n_in, *points)
+    return rendered * present * (present.movedim(0, 2) if rendered.shape[3] > 1 else 1)
 
 
 def _group_layers(model: nn.Module) -> list[nn.Module]:

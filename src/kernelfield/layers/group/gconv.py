@@ -83,7 +83,8 @@ class BaseGroupConv(nn.Module):
             y = y.unflatten(1, (self.out_channels, -1))
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * group.dim)
-        return GroupSignal(y, elements, gates, group=group)
+        gated = gates is not None and self.distribution.gated
+        return GroupSignal(y, elements, gates, group=group, gated=gated)
 
     def extra_repr(self) -> str:
         return (
@@ -279,7 +280,7 @@ class GroupConv(BaseGroupConv):
         if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
             return self._output(y, None, None, group)
-        values = weighted(signal.values, self._measure(signal.shape[2]), signal.gates)
+        values = weighted(signal.values, self._measure(signal), signal.gates)
         if (out is not None and out.dim() == 3) or (into is not None and into.dim() == 3):
             y = convolve_each(self.kernel, values.flatten(1, 2), out, into, self.boundary)
             return self._output(y, out, gates, group)
@@ -294,11 +295,11 @@ class GroupConv(BaseGroupConv):
             out = group.elements(parameter.dtype, parameter.device)
         return self.kernel.flipped(out, into)
 
-    def _measure(self, n: int) -> float:
-        """Return the measure of one of ``n`` input elements. A kernel that spans one element sums over nothing."""
+    def _measure(self, signal: GroupSignal) -> float | Tensor:
+        """Return the measure of one input element. A kernel that spans one element sums over nothing."""
         if self.group.order is not None or self.reduction == "sum" or self.kernel.interactions == 1:
             return 1.0
-        return self.group.weight(n)
+        return element_weight(self.group, signal)
 
 
 def convolve_each(kernel: GroupKernel, x: Tensor, out: Tensor | None, into: Tensor | None, boundary: str) -> Tensor:
@@ -326,7 +327,14 @@ def folded(kernel: Tensor) -> Tensor:
     return kernel.reshape(out * n_out, into * n_in, *points)
 
 
-def weighted(x: Tensor, measure: float, gates: Tensor | None) -> Tensor:
+def element_weight(group: Group, signal: GroupSignal) -> float | Tensor:
+    """Return the Haar measure of one of the elements that are present in a signal."""
+    n = signal.shape[2]
+    weight = group.weight(n)
+    return weight if group.finite or not signal.gated else weight * n / signal.count()
+
+
+def weighted(x: Tensor, measure: float | Tensor, gates: Tensor | None) -> Tensor:
     r"""Multiply values (batch, in, group, \*space) by the measure and the gates of their elements.
 
     This weights the values, not the kernel, which has entries for every pair of elements.

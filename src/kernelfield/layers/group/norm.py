@@ -10,7 +10,7 @@ from ..._arguments import checked
 from ..._kinds import NOT_NEGATIVE, POSITIVE
 from ...ops.fused.folded_norm import folded_batch_norm, is_folded
 from ...ops.fused.synced_norm import has_several_processes, synced_batch_norm
-from .signal import SIGNAL, Signal, ValueLayer, map_values
+from .signal import SIGNAL, GroupSignal, Signal, ValueLayer
 
 __all__ = ["GroupBatchNorm", "GroupLayerNorm"]
 
@@ -34,13 +34,19 @@ class GroupBatchNorm(nn.BatchNorm1d):
 
     #: whether training computes statistics over all processes
     synchronised = False
+    #: (batch,) 1 for samples that count in the statistics of training and 0 for others; None if all do
+    present_samples: Tensor | None = None
 
     @checked(x=SIGNAL)
     def forward(self, x: Signal) -> Signal:
-        return map_values(x, self._normalize)
+        return x.map(self._normalize, x.present) if isinstance(x, GroupSignal) else self._normalize(x)
 
-    def _normalize(self, x: Tensor) -> Tensor:
-        if self.synchronised and self.training and has_several_processes():
+    def _normalize(self, x: Tensor, present: Tensor | None = None) -> Tensor:
+        if self.present_samples is not None:
+            samples = self.present_samples.view(-1, *[1] * (x.dim() - 1))
+            present = samples if present is None else samples * present
+        synchronised = self.synchronised and has_several_processes()
+        if self.training and (synchronised or present is not None):
             self._check_input_dim(x)
             assert self.num_batches_tracked is not None
             assert self.running_mean is not None
@@ -48,7 +54,8 @@ class GroupBatchNorm(nn.BatchNorm1d):
             self.num_batches_tracked.add_(1)
             momentum = 1.0 / float(self.num_batches_tracked) if self.momentum is None else self.momentum
             running = (self.running_mean, self.running_var)
-            return synced_batch_norm(x, self.weight, self.bias, running, momentum, self.eps)
+            groups = (None,) if synchronised else ()
+            return synced_batch_norm(x, self.weight, self.bias, running, momentum, self.eps, groups, present)
         transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
         if transformed or not is_folded(x) or self.momentum is None:
             return super().forward(x)
@@ -84,6 +91,21 @@ class GroupLayerNorm(ValueLayer):
     def __init__(self, eps: float = 1e-5) -> None:
         super().__init__()
         self.eps = eps
+
+    @checked(x=SIGNAL)
+    def forward(self, x: Signal) -> Signal:
+        if isinstance(x, GroupSignal) and x.present is not None:
+            return x.map(self._normalize_present, x.present)
+        return super().forward(x)
+
+    def _normalize_present(self, x: Tensor, present: Tensor) -> Tensor:
+        """Normalise over the elements that are present, in float32 like torch's own norm."""
+        values = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
+        axes = tuple(range(2, x.dim()))
+        factor = x.shape[2] / present.to(values.dtype).sum()
+        centred = values - factor * (values * present).mean(dim=axes, keepdim=True)
+        variance = factor * (centred.square() * present).mean(dim=axes, keepdim=True)
+        return (centred * torch.rsqrt(variance + self.eps)).to(x.dtype)
 
     def transform(self, x: Tensor) -> Tensor:
         flat = x.flatten(2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -128,12 +129,16 @@ class GroupPool(nn.Module):
             return x.map(self._pool)
         if x.gates is None:
             return self._pool(x.values)
-        return self._pool(x.values * x.gates.to(x.dtype).view(-1, *[1] * (x.dim() - 3)))
+        return self._pool(x.values * x.gates.to(x.dtype).view(-1, *[1] * (x.dim() - 3)), x.present)
 
-    def _pool(self, x: Tensor) -> Tensor:
+    def _pool(self, x: Tensor, present: Tensor | None = None) -> Tensor:
         if x.dim() < (4 if self.over == "space" else 3):
             raise ValueError(f"x must have shape (batch, channels, group, *space), got {tuple(x.shape)}")
         axes = {"group": (2,), "space": tuple(range(3, x.dim())), "all": tuple(range(2, x.dim()))}[self.over]
+        if present is not None and self.kind == "max":
+            x = x.masked_fill(present == 0, -torch.inf)
+        if present is not None and self.kind == "mean":  # absent elements are 0
+            x = x * (x.shape[2] / present.sum())
         if self.kind == "max":
             return x.amax(dim=axes)
         return x.mean(dim=axes) if self.kind == "mean" else x.sum(dim=axes)

@@ -9,7 +9,7 @@ from ..._checks import check_options
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve, correlate
-from .gconv import BaseGroupConv, KernelOptions, weighted
+from .gconv import BaseGroupConv, KernelOptions, element_weight, weighted
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -84,5 +84,5 @@ class ProjectionConv(BaseGroupConv):
         return y if self.bias is None else y + self.bias.to(y.dtype).view(-1, *[1] * (y.dim() - 2))
 
     def _weighted(self, signal: GroupSignal) -> Tensor:
-        measure = 1.0 if self.group.finite else self.group.weight(signal.shape[2])
+        measure = 1.0 if self.group.finite else element_weight(self.group, signal)
         return weighted(signal.values, measure, signal.gates)

@@ -10,7 +10,7 @@ from ..._kinds import Choice
 from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve
-from .gconv import BaseGroupConv, GroupOptions, folded, weighted
+from .gconv import BaseGroupConv, GroupOptions, element_weight, folded, weighted
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -80,7 +80,7 @@ class SeparableGroupConv(BaseGroupConv):
         if self.distribution.per_sample:
             raise ValueError("per_sample must be False for a separable convolution, got a distribution with True")
         out, gates = self._draw(signal.values)
-        values = weighted(signal.values, self.group.weight(signal.shape[2]), signal.gates)
+        values = weighted(signal.values, element_weight(self.group, signal), signal.gates)
         groups = 1 if self.form == "pointwise" else self.in_channels
         y = convolve(values.flatten(1, 2), folded(self.mix(out, into)), "zero", groups)
         y = convolve(y, folded(self.space(out, out)), self.boundary, y.shape[1])

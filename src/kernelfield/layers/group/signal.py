@@ -35,7 +35,7 @@ POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERAT
     elements=TensorOf("float", "…, group, coords") | None,
     gates=TensorOf("float", "group") | None,
 )
-def _check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group) -> None:
+def _check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
     """Check the arguments of a :class:`GroupSignal`."""
 
 
@@ -53,6 +53,8 @@ class GroupSignal:
         gates: (group,) factors of the elements wherever the group axis is summed or reduced, or None. Their value is 1.
             They carry the gradient to the distribution that chose the elements.
         group: the group.
+        gated: whether gates may be 0. Elements with such gates are absent: their values mean nothing, and reductions
+            over the group leave them out; see :attr:`present`.
 
     >>> from kernelfield.groups import SO2, Cyclic
     >>> signal = GroupSignal(torch.randn(2, 3, 4, 8, 8), group=Cyclic(4))
@@ -65,12 +67,19 @@ class GroupSignal:
     """
 
     def __init__(
-        self, values: Tensor, elements: Tensor | None = None, gates: Tensor | None = None, *, group: Group
+        self,
+        values: Tensor,
+        elements: Tensor | None = None,
+        gates: Tensor | None = None,
+        *,
+        group: Group,
+        gated: bool = False,
     ) -> None:
         if not torch.compiler.is_compiling():
-            _check_signal(values, elements, gates, group)
+            _check_signal(values, elements, gates, group, gated)
         self.values = values
         self.gates = gates
+        self.gated = gated
         self.group = group
         self._elements = elements
         if elements is None:
@@ -105,6 +114,18 @@ class GroupSignal:
         return self._elements is None
 
     @property
+    def present(self) -> Tensor | None:
+        """1 for elements that are present and 0 for absent ones, (1, 1, group, 1, …); None if none can be absent."""
+        if not self.gated or self.gates is None:
+            return None
+        return self.gates.detach().to(self.dtype).view(1, 1, -1, *[1] * (self.dim() - 3))
+
+    def count(self) -> int | Tensor:
+        """Return the number of elements that are present."""
+        present = self.present
+        return self.values.shape[2] if present is None else present.sum()
+
+    @property
     def shape(self) -> torch.Size:
         """Shape of the values."""
         return self.values.shape
@@ -132,8 +153,8 @@ class GroupSignal:
         r"""Return the signal with other ``values``, (batch, channels, group, \*space), at the same elements."""
         fits = type(values) is Tensor and values.dim() > 2 and values.shape[2] == self.values.shape[2]
         if fits and values.is_floating_point() and (self._elements is None or self._elements.dim() == 2):
-            return _unflatten((values, self._elements, self.gates), self.group)
-        return GroupSignal(values, self._elements, self.gates, group=self.group)
+            return _unflatten((values, self._elements, self.gates), (self.group, self.gated))
+        return GroupSignal(values, self._elements, self.gates, group=self.group, gated=self.gated)
 
     def map(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> GroupSignal:
         """Apply ``function`` to the values. It must treat all elements alike and keep their axis.
@@ -148,7 +169,7 @@ class GroupSignal:
         """Move the signal and convert its values, as :meth:`torch.Tensor.to`. Elements keep their precision."""
         values = self.values.to(*args, **kwargs)
         elements, gates = (None if t is None else t.to(values.device) for t in (self._elements, self.gates))
-        return GroupSignal(values, elements, gates, group=self.group)
+        return GroupSignal(values, elements, gates, group=self.group, gated=self.gated)
 
     def clone(self) -> GroupSignal:
         """Return a copy, through which gradients flow."""
@@ -160,7 +181,7 @@ class GroupSignal:
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> GroupSignal:
         elements, gates = (None if t is None else function(t) for t in (self._elements, self.gates))
-        return GroupSignal(function(self.values), elements, gates, group=self.group)
+        return GroupSignal(function(self.values), elements, gates, group=self.group, gated=self.gated)
 
     def __add__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
         return _pointwise(torch.add, (self, other))
@@ -214,9 +235,9 @@ def _pointwise(
     first = signals[0]
     for other in signals[1:]:
         _check_same_elements(first, other)
-    gates = next((s.gates for s in signals if s.gates is not None), None)
+    chosen = next((s for s in signals if s.gates is not None), first)
     values = function(*(a.values if isinstance(a, GroupSignal) else a for a in args), **(kwargs or {}))
-    return GroupSignal(values, first._elements, gates, group=first.group)  # noqa: SLF001
+    return GroupSignal(values, first._elements, chosen.gates, group=first.group, gated=chosen.gated)  # noqa: SLF001
 
 
 def _same_group(a: Group, b: Group) -> bool:
@@ -278,7 +299,7 @@ def as_signal(
         return x
     if x.group.kind != group.kind:
         raise ValueError(f"x must be a signal on {group}, got one on {x.group}")
-    return GroupSignal(values, x.elements, x.gates, group=group)  # another window of the same group
+    return GroupSignal(values, x.elements, x.gates, group=group, gated=x.gated)  # another window of the same group
 
 
 #: a signal on a group, or the tensor of its values
@@ -304,21 +325,21 @@ class ValueLayer(nn.Module):
         raise NotImplementedError
 
 
-def _flatten(signal: GroupSignal) -> tuple[list[Any], Group]:
-    return [signal.values, signal._elements, signal.gates], signal.group  # noqa: SLF001
+def _flatten(signal: GroupSignal) -> tuple[list[Any], tuple[Group, bool]]:
+    return [signal.values, signal._elements, signal.gates], (signal.group, signal.gated)  # noqa: SLF001
 
 
-def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], Group]:
-    children, group = _flatten(signal)
+def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], tuple[Group, bool]]:
+    children, context = _flatten(signal)
     names = ("values", "elements", "gates")
-    return [(pytree.GetAttrKey(name), child) for name, child in zip(names, children, strict=True)], group
+    return [(pytree.GetAttrKey(name), child) for name, child in zip(names, children, strict=True)], context
 
 
-def _unflatten(children: Iterable[Any], group: Group) -> GroupSignal:
+def _unflatten(children: Iterable[Any], context: tuple[Group, bool]) -> GroupSignal:
     # Skip __init__ and its checks: the children of a tree may be anything, and parts of a signal are already checked.
     signal = GroupSignal.__new__(GroupSignal)
     signal.values, signal._elements, signal.gates = children  # noqa: SLF001
-    signal.group = group
+    signal.group, signal.gated = context
     return signal
 
 

@@ -40,7 +40,7 @@ def sum_over_processes(x: Tensor, groups: Sequence[Any] = (None,)) -> Tensor:
         x: the part of this process.
         groups: process groups to sum over, one after the other, such as the axes of a mesh; None is all processes.
     """
-    return _SumOverProcesses.apply(x, tuple(groups))
+    return _SumOverProcesses.apply(x, tuple(groups)) if groups else x
 
 
 def synced_batch_norm(
@@ -51,6 +51,7 @@ def synced_batch_norm(
     momentum: float,
     eps: float,
     groups: Sequence[Any] = (None,),
+    present: Tensor | None = None,
 ) -> Tensor:
     r"""Return the batch norm of ``x`` in training, with the mean and variance over the batches of all processes.
 
@@ -66,8 +67,9 @@ def synced_batch_norm(
         momentum: weight of this batch in the running statistics.
         eps: added to the variance.
         groups: process groups to sum over; see :func:`sum_over_processes`.
+        present: 1 for values that count in the statistics and 0 for others, the same in all channels; None if all do.
     """
-    if x.is_cuda and tuple(groups) == (None,):
+    if x.is_cuda and tuple(groups) == (None,) and present is None:
         from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415
 
         world = dist.get_world_size()
@@ -76,12 +78,17 @@ def synced_batch_norm(
     values = x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
     axes = [0, *range(2, x.dim())]
     shape = (-1, *(1,) * (x.dim() - 2))
-    sums = torch.cat([values.sum(dim=axes), values.new_full((1,), x.numel() // x.shape[1])])
-    sums = sum_over_processes(sums, groups)
+    if present is None:
+        counted, number = values, values.new_full((1,), x.numel() // x.shape[1])
+    else:
+        present = present.to(values.dtype)
+        counted, number = values * present, present.expand(x.shape[0], 1, *x.shape[2:]).sum()[None]
+    sums = sum_over_processes(torch.cat([counted.sum(dim=axes), number]), groups)
     count = sums[-1].detach()
     mean = sums[:-1] / count
     centred = values - mean.view(shape)
-    variance = sum_over_processes(centred.square().sum(dim=axes), groups) / count
+    squares = centred.square() if present is None else centred.square() * present
+    variance = sum_over_processes(squares.sum(dim=axes), groups) / count
     if running is not None:
         with torch.no_grad():
             running[0].lerp_(mean.to(running[0].dtype), momentum)
