@@ -128,6 +128,15 @@ class CloudContract:
         hidden = torch.tensor([[True], [False]]).expand(2, self.points)
         assert self.call(module, x, coords, mask=hidden).isfinite().all()
 
+    def test_padding_may_be_nan_in_training(self, dim: int) -> None:
+        module, (x, coords) = self.build(dim), self.cloud(dim)
+        mask = torch.arange(self.points) < torch.tensor([[self.points], [self.points // 2]])
+        x, coords = x.masked_fill(~mask.unsqueeze(1), torch.nan), coords.masked_fill(~mask.unsqueeze(-1), torch.nan)
+        self.call(module, x, coords.requires_grad_(), mask=mask).square().sum().backward()
+        for name, parameter in [*module.named_parameters(), ("coords", coords)]:
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all(), name
+
     def test_bad_coordinates(self, dim: int) -> None:
         module, (x, coords) = self.build(dim), self.cloud(dim)
         for value in (torch.nan, torch.inf):

@@ -15,6 +15,7 @@ from ..._object_kinds import TensorOf
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges, query_edges
 from ...ops.points.finite import check_finite, fill_padding
+from ..continuous.sampling import seen_only
 from .message import MessageLayer
 
 if TYPE_CHECKING:
@@ -127,6 +128,7 @@ class Gridify(_Grid):
         check_finite(coords=fill_padding(coords, mask))
         if edges is None:
             edges = self.edges(coords, mask)
+        x = None if x is None else seen_only(x, mask)
         return self.messages(x, _finite(cloud, mask), nodes, edges).unflatten(-1, self.grid)
 
 
