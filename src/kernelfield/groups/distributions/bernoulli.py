@@ -70,7 +70,7 @@ class Bernoulli(Distribution):
             drawn = torch.cat([noise.new_ones(1, dtype=torch.bool), self.logits.double() + noise > 0])
             return everything, torch.where(drawn, self._gates(noise.float()), 0.0).to(like)
         if torch.compiler.is_compiling():  # torch.compile would only name the first call that reads a tensor
-            torch._dynamo.graph_break("the number of group elements is drawn; distribution.fix_size() computes all")  # noqa: SLF001
+            torch._dynamo.graph_break(msg="the number of group elements is drawn; distribution.fix_size() computes all")  # noqa: SLF001
         kept, noise = self._draw(like.device)
         return everything.index_select(0, kept), self._gates(noise).index_select(0, kept).to(like)
 
