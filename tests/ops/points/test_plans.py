@@ -123,6 +123,22 @@ def test_points_that_do_not_fit_give_nan(method: str, change: Callable[[Tensor],
     assert method == "cells" or y[0].isfinite().all()
 
 
+@pytest.mark.parametrize("neighbors", [None, 4])
+@pytest.mark.parametrize("name", ["coords", "at"])
+def test_coordinates_that_are_not_finite_give_nan_in_a_graph(neighbors: int | None, name: str) -> None:
+    """The host cannot look at them there. The kernel returns a number for a NaN, and a sample would be lost."""
+    x, coords, at = torch.randn(2, 1, 9), torch.rand(2, 9, 1), torch.rand(2, 5, 1)
+    (coords if name == "coords" else at)[1, 3] = torch.nan
+
+    @torch.compile(fullgraph=True, backend="eager")
+    def convolve(x: Tensor, coords: Tensor, at: Tensor) -> Tensor:
+        return point_conv(x, coords, torch.ones_like, torch.ones(1), out_channels=1, neighbors=neighbors, at=at)
+
+    y = convolve(x, coords, at)
+    assert y[0].isfinite().all()
+    assert y[1].isnan().all()
+
+
 def test_plans_of_whole_networks() -> None:
     torch.manual_seed(0)
     network = kf.CCNN(2, 3, size=700, channels=4, blocks=1, hidden=4, sigma=0.01, causal=False).eval()
