@@ -104,7 +104,7 @@ def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None
     (tmp_path / "three.csv").write_text("\n".join([*rows, *("c," + ",".join(["0.5"] * 12) for _ in range(8))]))
     tiny = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=4", "--accelerator", "cpu")
     call("train", tmp_path / "two.csv", "--epochs", 1, *tiny, "--out", tmp_path / "run")
-    assert "must be more than the 1 epochs" in call("train", tmp_path / "run", "--accelerator", "cpu", code=2)
+    assert "must be above the 1 epochs" in call("train", tmp_path / "run", "--accelerator", "cpu", code=2)
     output = call("train", tmp_path / "run", "--epochs", 2, "--accelerator", "cpu")
     assert "trained 2 epochs" in output
     output = call(

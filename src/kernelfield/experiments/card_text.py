@@ -46,7 +46,7 @@ def card_rows(card: dict[str, Any]) -> dict[str, str]:
         "energy": _energy(card),
         "data": _shares(card),
         "set by hand": ", ".join(f"{key} {value}" for key, value in design["by_hand"].items()),
-        "learned beside weights": ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items())
+        "learned besides weights": ", ".join(f"{key} {a:.3g} → {b:.3g}" for key, (a, b) in design["learned"].items())
         or "nothing",
     }
 
