@@ -56,12 +56,13 @@ def _saved() -> dict[str, Any]:
 CALLS = [
     *_net("CCNN", _narrow(), _x(2, 8, step=0.5)),
     *_net("CCNN", _narrow(dim=2, readout="dense"), _x(2, 8, 8), " (dense)"),
-    *_net(
+    # Some norms and readouts of the constructor exclude queries.
+    _net(
         "CCNN",
         _narrow(readout="dense"),
         lambda: {"x": torch.randn(2, 2, 7), "coords": 8 * torch.rand(2, 7, 1), "at": 8 * torch.rand(2, 4, 1)},
         " (at)",
-    ),
+    )[1],
     *_net("CKCNN", _narrow(), _x(2, 8)),
     *_net("FlexTCN", _narrow(), _x(2, 8)),
     *_net("FlexNet", _small(size=6, channels=4, widths=(1, 2), hidden=4), _x(2, 6, 6)),
@@ -95,12 +96,12 @@ CALLS = [
         _small(dim=2, grid=3, channels=4, blocks=1, kernel_size=3, neighbors=2),
         lambda: {"x": torch.randn(2, 2, 7), "coords": 2 * torch.rand(2, 7, 2) - 1},
     ),
-    *_net(
+    _net(
         "GridifiedNet",
         _small(dim=2, grid=3, channels=4, blocks=1, kernel_size=3, neighbors=2, readout="dense"),
         lambda: {"x": torch.randn(2, 2, 7), "coords": 2 * torch.rand(2, 7, 2) - 1, "at": torch.rand(2, 4, 2)},
         " (at)",
-    ),
+    )[1],
     *_net("ImageField", lambda: {"in_channels": 2, "out_channels": 3}, lambda: {"x": torch.zeros(1, 2, 6, 4)}),
     # Its forward is that of a user's network.
     _net(
