@@ -122,7 +122,12 @@ _TRAINING: list[Call] = [
     Call(
         "experiments.with_dropped", robustness.with_dropped, lambda: {"split": small_data(8).test, "share": 0.2}, _first
     ),
-    Call("experiments.with_rotation", robustness.with_rotation, lambda: {"split": _images().test, "degrees": 10.0}, _first),
+    Call(
+        "experiments.with_rotation",
+        robustness.with_rotation,
+        lambda: {"split": _images().test, "degrees": 10.0},
+        _first,
+    ),
     Call("experiments.data_settings", custom_data.data_settings, lambda: {"settings": ["data.label=a"]}),
     Call(
         "experiments.recipe_for",
