@@ -13,14 +13,18 @@ __all__ = ["check_finite", "fill_padding", "may_read"]
 
 
 def may_read(coords: Tensor) -> bool:
-    """Return whether the host can read values without waiting for a device, and outside of a traced graph."""
-    return coords.device.type == "cpu" and not torch.compiler.is_compiling()
+    """Return whether the host can read values: without waiting for a device, in no traced graph and under no mode.
+
+    Under a mode of torch's dispatcher, such as FakeTensorMode, tensors may have no values.
+    """
+    under_mode = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
+    return coords.device.type == "cpu" and not torch.compiler.is_compiling() and not under_mode
 
 
 def check_finite(**coords: Tensor | None) -> None:
     """Raise a ValueError if coordinates, given by the names of the arguments, are not finite.
 
-    Nothing is checked on a GPU, where the host would have to wait, and in a traced graph.
+    Nothing is checked where the host cannot read values; see :func:`may_read`.
 
     >>> check_finite(coords=torch.tensor([0.0, torch.nan]), at=None)
     Traceback (most recent call last):
