@@ -17,8 +17,9 @@ def may_read(coords: Tensor) -> bool:
 
     Under a mode of torch's dispatcher, such as FakeTensorMode, tensors may have no values.
     """
-    under_mode = torch._C._len_torch_dispatch_stack() > 0  # noqa: SLF001
-    return coords.device.type == "cpu" and not torch.compiler.is_compiling() and not under_mode
+    if coords.device.type != "cpu" or torch.compiler.is_compiling():
+        return False
+    return torch._C._len_torch_dispatch_stack() == 0  # noqa: SLF001
 
 
 def check_finite(**coords: Tensor | None) -> None:
