@@ -16,6 +16,7 @@ from kernelfield.experiments.datasets import load_source, take_share
 from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
+from kernelfield.experiments.optim import LearningRate
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.run import processor_name
 from kernelfield.experiments.run_files import read_json
@@ -210,6 +211,18 @@ class TestShareBudget:
         found = share_recipe(recipe, share, samples=1280, steps=400)
         kept = round(share * 1280)
         assert found.training.epochs * (kept // min(16, kept)) == pytest.approx(400, abs=kept / 16)
+
+    @pytest.mark.parametrize("name", ["ch06-darcy-small-ccnn-4-140", "ch08-cifar10-allcnn-p4"])
+    def test_every_share_has_the_same_learning_rates(self, name: str) -> None:
+        recipe = find_recipe(name)
+        rates = []
+        for share in (0.1, 1.0):
+            found = share_recipe(recipe, share, samples=4096, steps=2 * 4096 // recipe.training.batch)
+            per_epoch = round(share * 4096) // recipe.training.batch
+            rate = LearningRate(found.schedule, per_epoch, found.training.epochs)
+            rates.append([rate.factor(int(done * rate.total)) for done in (0.02, 0.1, 0.3, 0.6, 0.8, 0.95)])
+        assert rates[0] == pytest.approx(rates[1], abs=0.06)
+        assert max(rates[1]) > 0.9
 
     def test_interrupted_and_continued(self, tmp_path: Path) -> None:
         recipe = with_settings(find_recipe("digits"), ["model.channels=4", "model.blocks=1", "training.batch=32"])

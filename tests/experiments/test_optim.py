@@ -152,6 +152,39 @@ def test_settings_are_checked_together() -> None:
         with_settings(recipe, ["schedule.name=cosine", "schedule.milestones=[3]"])
 
 
+@pytest.mark.parametrize("epochs", [1, 3, 10, 11, 40])
+def test_shortened_trainings_reach_their_learning_rate_and_lower_it(epochs: int) -> None:
+    recipe = with_settings(
+        small_recipe(),
+        ["training.epochs=100", "schedule.name=steps", "schedule.warmup=10", "schedule.milestones=[40, 80]"],
+    )
+    schedule = with_settings(recipe, [f"training.epochs={epochs}"]).schedule
+    assert schedule.warmup == pytest.approx(10 if epochs > 10 else epochs / 10)
+    assert schedule.milestones == pytest.approx([0.4 * epochs, 0.8 * epochs])
+    rate = LearningRate(schedule, steps_per_epoch=50, epochs=epochs)
+    factors = [rate.factor(step) for step in range(50 * epochs)]
+    assert max(factors) == 1.0
+    assert factors[-1] == pytest.approx(schedule.factor**2)
+
+
+def test_settings_that_are_given_are_not_scaled() -> None:
+    recipe = with_settings(small_recipe(), ["training.epochs=100", "schedule.warmup=10"])
+    assert with_settings(recipe, ["training.epochs=2", "schedule.warmup=1.5"]).schedule.warmup == 1.5
+    assert with_settings(recipe, ["training.epochs=200"]).schedule.warmup == 10
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (Schedule("cosine", warmup=4), r"warmup must be at most the 3 epochs of training, got 4"),
+        (Schedule("steps", milestones=[1, 3]), r"milestones must be below the 3 epochs of training, got \[1, 3\]"),
+    ],
+)
+def test_schedules_beyond_the_training(schedule: Schedule, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        LearningRate(schedule, steps_per_epoch=5, epochs=3)
+
+
 def test_cosine() -> None:
     rate = LearningRate(Schedule("cosine", warmup=2, final=0.1), steps_per_epoch=5, epochs=10)
     values = [rate.factor(step) for step in range(51)]

@@ -189,6 +189,9 @@ def _begin(
         write_json(run.folder / "data.json", stored, indent=None)
     run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
     run.log(f"data: {split_sizes(data)}")
+    schedule = recipe.schedule
+    steps = f", lowered after {', '.join(f'{epoch:g}' for epoch in schedule.milestones)}" if schedule.milestones else ""
+    run.log(f"schedule: {schedule.name}, {recipe.training.epochs} epochs, warm-up {schedule.warmup:g}{steps}")
     if on_data is not None:
         on_data(data)
     for line in lines:

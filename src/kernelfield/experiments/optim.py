@@ -175,6 +175,11 @@ class LearningRate:
 
     @checked(settings=Instance("kernelfield.experiments.recipe.Schedule"), metric=Choice(*MEASURED))
     def __init__(self, settings: Schedule, steps_per_epoch: int, epochs: int, metric: str = "accuracy") -> None:
+        if settings.warmup > epochs:
+            raise ValueError(f"schedule.warmup must be at most the {epochs} epochs of training, got {settings.warmup}")
+        if any(epoch >= epochs for epoch in settings.milestones):
+            text = f"schedule.milestones must be below the {epochs} epochs of training, got {settings.milestones}"
+            raise ValueError(text)
         self.settings = settings
         self.monitor = settings.monitor or metric
         self.steps_per_epoch = steps_per_epoch

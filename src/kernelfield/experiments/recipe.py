@@ -187,9 +187,14 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     """Return ``recipe`` with values replaced by settings ``a.b=c``, where c is parsed as in a recipe file.
 
     Another optimiser or schedule does not inherit settings that it does not have, such as the milestones of "steps".
+    Fewer epochs shorten a warm-up and milestones that would otherwise not end within the training, in proportion.
 
     >>> with_settings(find_recipe("digits"), ["training.epochs=3"]).training.epochs
     3
+    >>> with_settings(find_recipe("ch03-smnist-ccnn-4-140"), ["training.epochs=21"]).schedule.warmup
+    10.0
+    >>> with_settings(find_recipe("ch03-smnist-ccnn-4-140"), ["training.epochs=7"]).schedule.warmup  # 10 of 210
+    0.3333
     >>> with_settings(find_recipe("digits"), ["training.epoch=3"])
     Traceback (most recent call last):
     ValueError: --set training.epoch=3: 'epoch' is not a key of training; the closest is 'epochs'
@@ -223,8 +228,26 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     for key, value, setting in pairs:
         if not key.startswith("data."):
             _assign(mapping, key, value, setting)
+    _shorten_schedule(mapping, recipe, {key for key, *_ in pairs})
     # Checked after all are set: some settings are valid only together, such as a schedule and its milestones.
     return recipe_from(mapping, where)
+
+
+def _shorten_schedule(mapping: dict[str, Any], recipe: Recipe, given: set[str]) -> None:
+    """Scale the warm-up and milestones of a recipe that do not end within its new, smaller number of epochs.
+
+    Otherwise the learning rate would not reach its value, or would never be lowered, and nothing would say so.
+    """
+    epochs, before = mapping["training"].get("epochs"), recipe.training.epochs
+    if not isinstance(epochs, int) or not 0 < epochs < before:
+        return
+    scaled = recipe.schedule.scaled(epochs / before)
+    schedule = mapping["schedule"]
+    if "schedule.warmup" not in given and recipe.schedule.warmup >= epochs:
+        schedule["warmup"] = round(scaled.warmup, 4)
+    kept = schedule.get("milestones") == recipe.schedule.milestones
+    if kept and any(epoch >= epochs for epoch in recipe.schedule.milestones):
+        schedule["milestones"] = [round(epoch, 4) for epoch in scaled.milestones]
 
 
 def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -94,7 +94,7 @@ class Optimizer:
     final=NOT_NEGATIVE,
     factor=SHARE,
     patience=Int(0),
-    milestones=ListOf(Int(), least=0),
+    milestones=ListOf(POSITIVE, least=0),
     monitor=Choice("", *MEASURED),
     split=Choice("", "validation", "train"),
 )
@@ -104,11 +104,11 @@ class Schedule:
 
     Args:
         name: "cosine" (per step), "steps" (at given epochs), "plateau" (per evaluated epoch) or "constant".
-        warmup: epochs of linear growth from zero; with every schedule.
+        warmup: epochs of linear growth from zero, also a fraction of one; with every schedule.
         final: final value of a cosine, in units of the learning rate.
         factor: factor on the learning rate at a plateau or a step.
         patience: epochs without improvement after which a plateau lowers the learning rate.
-        milestones: epochs after which "steps" lowers the learning rate.
+        milestones: epochs, or fractions of them, after which "steps" lowers the learning rate.
         monitor: quantity that a plateau watches, "loss" or a metric; by default the metric that selects the best epoch.
         split: split on which it is measured, "validation" or "train"; by default validation data if there are any,
             otherwise the training loss.
@@ -119,7 +119,7 @@ class Schedule:
     final: float = 0.0
     factor: float = 0.2
     patience: int = 20
-    milestones: list[int] = field(default_factory=list)
+    milestones: list[float] = field(default_factory=list)
     monitor: str = ""
     split: str = ""
 
@@ -149,6 +149,19 @@ class Schedule:
             raise ValueError(f"schedule.{got} must be set only for 'plateau', got it for {self.name!r}")
         if self.name != "cosine" and self.final:
             raise ValueError(f"schedule.final must be set only for 'cosine', got it for {self.name!r}")
+
+    def scaled(self, factor: float) -> Schedule:
+        """Return the schedule of a training with ``factor`` times the epochs, in the same proportions.
+
+        >>> Schedule("steps", warmup=5, milestones=[200, 250]).scaled(0.02)
+        Schedule(name='steps', warmup=0.1, ..., milestones=[4.0, 5.0], ...)
+        """
+        return replace(
+            self,
+            warmup=self.warmup * factor,
+            patience=max(1, round(self.patience * factor)) if self.patience else 0,
+            milestones=[epoch * factor for epoch in self.milestones],
+        )
 
 
 #: weights of a training to test and to use

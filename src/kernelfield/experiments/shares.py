@@ -42,7 +42,8 @@ EVALUATIONS = 4
 def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, evaluations: int | None = None) -> Recipe:
     """Return a recipe that trains on a share of its data for a number of steps, rounded to full epochs.
 
-    Fewer samples are repeated more often.
+    Fewer samples are repeated more often. Warm-up, milestones and patience keep their share of the training, so the
+    learning rate of a step is the same for all shares.
 
     Args:
         recipe: recipe for all data.
@@ -55,14 +56,28 @@ def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, eval
     >>> found = share_recipe(find_recipe("digits"), 0.1, samples=1000, steps=160)
     >>> found.data["share"], found.training.epochs, found.training.evaluate_every
     (0.1, 160, 8)
+    >>> found.schedule.warmup / found.training.epochs == 0.1  # as in the recipe
+    True
     """
     kept = max(1, round(share * samples))
     per_epoch = max(1, kept // min(recipe.training.batch, kept))
     epochs = max(1, round(steps / per_epoch))
     often = evaluations or max(1, recipe.training.epochs // recipe.training.evaluate_every)
     every = max(1, epochs // often)
-    settings = [f"data.share={share}", f"training.epochs={epochs}", f"training.evaluate_every={every}"]
-    return with_settings(recipe, settings)
+    factor = epochs / recipe.training.epochs
+    schedule, patience = recipe.schedule.scaled(factor), recipe.training.patience
+    return with_settings(
+        recipe,
+        {
+            "data.share": share,
+            "training.epochs": epochs,
+            "training.evaluate_every": every,
+            "training.patience": None if patience is None else max(every, round(patience * factor)),
+            "schedule.warmup": schedule.warmup,
+            "schedule.patience": schedule.patience,
+            "schedule.milestones": schedule.milestones,
+        },
+    )
 
 
 def train_on_shares(
