@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +54,14 @@ def test_a_run_becomes_a_weight(run: Run, out: Path) -> None:
     x = torch.randn(1, 1, 64)
     with torch.no_grad():
         torch.testing.assert_close(create_model("ccnn_4_140.mine", pretrained=True).eval()(x), run.network()(x))
+
+
+def test_a_weight_names_no_folder_of_this_machine(run: Run, out: Path) -> None:
+    trained = read_trained(run.folder)
+    training = replace(trained.recipe.training, start_from=str(run.folder), freeze=True)
+    make_weight(replace(trained, recipe=replace(trained.recipe, training=training)), "ccnn_4_140.mine", out, samples=50)
+    assert weight_recipe("ccnn_4_140.mine") == trained.recipe
+    assert str(run.folder) not in (out / "ccnn_4_140.mine.safetensors").read_bytes().decode("latin-1")
 
 
 def test_a_checkpoint_and_its_result_become_a_weight(run: Run, out: Path) -> None:

@@ -78,6 +78,7 @@ class TestShipped:
         assert described["name"] == name == f"{described['model']}.{name.partition('.')[2]}"
         assert {"metric", "value", "split", "samples", "first"} <= set(described["score"])
         assert {"seed", "epochs", "device"} <= set(described["training"])
+        assert "/" not in described["recipe"]["training"]["start_from"]  # no folder of another machine
         if described["task"] == "classification":
             assert len(described["classes"]) == described["arguments"].get("out_channels", 10)
 

@@ -24,6 +24,7 @@ from .evaluation import evaluate
 from .recipe import Recipe, find_recipe, recipe_from, with_settings
 from .run import Run, make_network, make_task, network_arguments
 from .run_files import read_json, to_json
+from .start_from import is_weight
 
 if TYPE_CHECKING:
     from torch import nn
@@ -160,7 +161,7 @@ def make_weight(
         "parameters": sum(p.numel() for p in trained.network.parameters()),
         "task": recipe.shape.task,
         "classes": list(data.classes),
-        "recipe": recipe.to_dict(),
+        "recipe": _portable(recipe).to_dict(),
         "preprocessing": metadata(data),
         "layout": _layout(recipe, data),
         "rate": _rate(recipe),
@@ -178,6 +179,13 @@ def make_weight(
     }
     path = Path(out) / f"{name}{SUFFIX}"
     return write_weight(path, trained.network.state_dict(), json.loads(to_json(description)))
+
+
+def _portable(recipe: Recipe) -> Recipe:
+    """Return a recipe without the folder of the run that the training started from, which others do not have."""
+    if is_weight(recipe.training.start_from):
+        return recipe
+    return replace(recipe, training=replace(recipe.training, start_from="", freeze=False))
 
 
 def _layout(recipe: Recipe, data: Data) -> dict[str, Any] | None:
