@@ -204,6 +204,7 @@ def with_shares(cards: dict[str, Any]) -> dict[str, Any]:
 def draw_shares(cards: dict[str, Any], path: Path) -> None:
     """Draw scores against the share of the training data: shares of right answers, and errors."""
     from matplotlib.figure import Figure  # noqa: PLC0415
+    from matplotlib.ticker import LogLocator, StrMethodFormatter  # noqa: PLC0415
 
     shown = [card for _, card in sorted(cards.items()) if "share_steps" in card]
     figure = Figure(figsize=(10, 4), layout="constrained")
@@ -213,8 +214,11 @@ def draw_shares(cards: dict[str, Any], path: Path) -> None:
                 places = [100 * point["share"] for point in card["data"]]
                 axes.plot(places, [point["score"] for point in card["data"]], "o-", label=card["weight"])
         axes.set(xscale="log", xlabel="% of the training data", ylabel="accuracy" if right else "error")
-        axes.set_yscale("linear" if right else "log")
         axes.set_xticks([5, 10, 25, 50, 100], ["5", "10", "25", "50", "100"])
+        if not right:  # errors of one task may all lie within one power of ten
+            axes.set_yscale("log")
+            axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
         if axes.lines:
             axes.legend(fontsize=6)
