@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets up (scripts/setup.sh), then checks style and types and runs the tests. Arguments go to pytest:
-#   bash scripts/test.sh            the default tests, about seven minutes on two cores
+#   bash scripts/test.sh            the default tests, about five minutes on two cores
 #   bash scripts/test.sh --slow     everything
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

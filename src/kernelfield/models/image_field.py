@@ -56,15 +56,16 @@ class ImageField(Classifier):
         return self.field(x.movedim(1, -1)).movedim(-1, 1)
 
 
-# The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; the published input scale of 256 is
-# 2π·ω₀·√(L + 1).
-_SCALE = 256 / (2 * torch.pi * 11**0.5)
+# The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; an input scale s is 2π·ω₀·√(L + 1).
+# The authors' default is 256. Plain sines of this scale fit smooth photographs badly: on Kodak's number 23, 1,500 steps
+# end at 20.2 dB, and at 25.5 dB with a scale of 64. Envelopes narrow and widen, so the others keep the default.
+_SCALE, _FOURIER_SCALE = 256 / (2 * torch.pi * 11**0.5), 64 / (2 * torch.pi * 11**0.5)
 _FIELDS = {
     "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
     "magnet_equal": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv", envelopes="equal"),
     "gabor": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
     "gabor_varied": partial(GaborFilter, hidden=23, layers=10, omega_0=_SCALE, start="flexconv", envelopes="varied"),
-    "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_SCALE, start="flexconv"),
+    "fourier": partial(FourierFilter, hidden=25, layers=10, omega_0=_FOURIER_SCALE, start="flexconv"),
     "siren": partial(SIREN, hidden=29, layers=10, start="flexconv"),
 }
 for _name, _field in _FIELDS.items():
