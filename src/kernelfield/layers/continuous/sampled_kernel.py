@@ -152,6 +152,8 @@ class SampledKernel(nn.Module):
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
             self.unfreeze()
+        if self.kernel_support is not None:
+            self.kernel_support.read_again()
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampledKernel:
