@@ -4,9 +4,9 @@ Some parameters determine shapes: the size of a mask determines the number of po
 the number of its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward``
 does not read them. A hook reads them after the optimiser's step, for all followers on a device at once.
 
-The version counters of the parameters tell whether such a number is up to date. In-place changes, loaded states and
-most optimisers increment these counters. Fused optimisers do not, so the hook increments the counters before it calls
-the followers.
+The version counters of the parameters tell whether such a number is up to date (:mod:`kernelfield._changes`). In-place
+changes, loaded states and most optimisers increment these counters. Fused optimisers do not, so the hook increments the
+counters before it calls the followers.
 
 Torch calls one hook after the steps of all optimisers of the process. The first follower registers it; an import does
 not. The hook ignores optimisers that hold no parameter of a follower, and it references followers weakly. A hook on
@@ -64,6 +64,7 @@ class Followers(Generic[Follower]):
         parameters: returns the parameters that a follower depends on.
         act: called once after a step, with all followers whose parameters the optimiser holds.
         while_paused: whether to call ``act`` inside :func:`pause_step_hooks` too.
+        also: whether to call ``act`` with a follower whose parameters the optimiser does not hold.
     """
 
     def __init__(
@@ -71,8 +72,9 @@ class Followers(Generic[Follower]):
         parameters: Callable[[Follower], Iterable[nn.Parameter]],
         act: Callable[[list[Follower]], None],
         while_paused: bool,
+        also: Callable[[Follower], bool] | None = None,
     ) -> None:
-        self._parameters, self._act, self._while_paused = parameters, act, while_paused
+        self._parameters, self._act, self._while_paused, self._also = parameters, act, while_paused, also
         self._members: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._lock = threading.Lock()
 
@@ -94,7 +96,7 @@ class Followers(Generic[Follower]):
         changed: dict[int, Tensor] = {}
         for member in self:
             own = {id(p): p for p in self._parameters(member) if id(p) in stepped}
-            if own:
+            if own or (self._also is not None and self._also(member)):
                 moved.append(member)
                 changed |= own
         if moved:
@@ -130,6 +132,7 @@ def on_optimizer_step(
     act: Callable[[list[Follower]], None],
     *,
     while_paused: bool = False,
+    also: Callable[[Follower], bool] | None = None,
 ) -> Followers[Follower]:
     """Return an empty set of followers; after a step, ``act`` gets those whose parameters the optimiser holds.
 
@@ -138,6 +141,8 @@ def on_optimizer_step(
         act: called once after a step, with all followers whose parameters the optimiser holds.
         while_paused: whether to call ``act`` inside :func:`pause_step_hooks` too, for work that never waits for the
             device.
+        also: whether to call ``act`` with a follower whose parameters the optimiser does not hold: those of an average
+            of weights change by other means, between steps.
 
     >>> layer, moved = torch.nn.Linear(1, 1), []
     >>> followers = on_optimizer_step(torch.nn.Module.parameters, moved.extend)
@@ -147,4 +152,4 @@ def on_optimizer_step(
     >>> moved == [layer]
     True
     """
-    return Followers(parameters, act, while_paused)
+    return Followers(parameters, act, while_paused, also)

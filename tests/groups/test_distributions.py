@@ -6,6 +6,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 
 from kernelfield.groups import (
     O2,
@@ -223,6 +224,19 @@ def test_draws_follow_every_kind_of_optimiser_and_every_other_change(options):
     with torch.no_grad():
         gates.logits.copy_(torch.tensor([20.0, -20.0, 20.0]))
     assert gates(like)[0].squeeze(-1).tolist() == [0, 1, 3]
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_subsets_follow_changes_that_no_version_counts(training):
+    gates = Bernoulli(Cyclic(4), probability=1 - 1e-5).train(training)
+    assert len(gates(like)[0]) == 4
+    gates.logits.data.fill_(-20.0)
+    assert len(gates(like)[0]) == 1
+    for logit, count in [(20.0, 4), (-20.0, 1)]:
+        assert len(functional_call(gates, {"logits": torch.full((3,), logit)}, (like,))[0]) == count
+    interval = Interval(SO2(), 16).eval()
+    interval.width.data = torch.tensor(0.25)
+    assert len(interval(like)[0]) == 4
 
 
 def test_the_host_reads_all_logits_at_once():

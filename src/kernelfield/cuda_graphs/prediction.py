@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
+from .._step_hooks import pause_step_hooks
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from .captured import CapturedFunction
@@ -102,7 +103,8 @@ class CapturedPrediction:
         """Put the network in evaluation mode, with frozen kernels, inside the block."""
         training = [m for m in self._modules if m.training]
         if training:
-            self.net.eval()
+            with pause_step_hooks():  # the mode alone: `_refresh` below looks for changes without waiting
+                self.net.eval()
         try:
             self._refresh()
             with contextlib.ExitStack() as stack:
@@ -147,7 +149,8 @@ def capture_prediction(
     """Replay the predictions of a network as CUDA graphs.
 
     The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
-    of continuous convolutions are sampled once and used until a weight changes. A batch is padded with zeros to the
+    of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
+    :func:`torch.no_grad` or by a loaded state, but not through ``.data``. A batch is padded with zeros to the
     next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
     and of its layers stay as they are.
 

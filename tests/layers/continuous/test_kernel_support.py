@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import copy
+from typing import TYPE_CHECKING
+
 import pytest
 import torch
+from torch.func import functional_call, grad, stack_module_state
+from torch.nn.utils import vector_to_parameters
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from kernelfield import FlexConv
 from kernelfield._step_hooks import pause_step_hooks
@@ -11,6 +17,9 @@ from kernelfield.fields import SIREN
 from kernelfield.layers.continuous.kernel_support import KernelSupport, bucket
 from kernelfield.layers.continuous.learned_size import DelayedSizes
 from kernelfield.testing import assert_compiles
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def uncropped(layer: FlexConv, x: torch.Tensor) -> torch.Tensor:
@@ -80,6 +89,75 @@ def test_crop_follows_a_loaded_state() -> None:
 
 
 @pytest.mark.slow  # by default eager training follows it, and the contracts of layers compile
+def replaced(layer: FlexConv) -> None:
+    layer.mask.sigma.data = torch.tensor([0.3])
+
+
+def overwritten(layer: FlexConv) -> None:
+    layer.mask.sigma.data.fill_(0.3)
+
+
+def from_a_vector(layer: FlexConv) -> None:
+    vector_to_parameters(torch.tensor([0.3]), [layer.mask.sigma])
+
+
+def averaged(layer: FlexConv) -> None:
+    other = copy.deepcopy(layer)
+    with torch.no_grad():
+        other.mask.sigma.fill_(0.57)
+    for mean, new in zip(layer.parameters(), other.parameters(), strict=True):
+        mean.data.mul_(0.5).add_(new.data, alpha=0.5)
+
+
+@pytest.mark.parametrize("change", [replaced, overwritten, from_a_vector, averaged])
+def test_crop_follows_changes_that_no_version_counts(change: Callable[[FlexConv], None]) -> None:
+    layer = FlexConv(2, 2, size=64, sigma=0.03).double()
+    x = torch.randn(1, 2, 64, dtype=torch.float64)
+    layer(x)
+    change(layer)
+    torch.testing.assert_close(layer(x), uncropped(layer, x), rtol=0, atol=1e-12)
+
+
+def test_crop_follows_parameters_that_take_turns() -> None:
+    layer = FlexConv(2, 2, size=64, sigma=0.03).double()
+    x = torch.randn(1, 2, 64, dtype=torch.float64)
+    for sigma in (0.03, 0.3, 0.02, 0.4) * 4:  # a new tensor may have the address, and the id, of the one before
+        parameters = {name: p.detach().clone() for name, p in layer.named_parameters()}
+        parameters["mask.sigma"] = torch.full((1,), sigma, dtype=torch.float64)
+        slope = grad(lambda p: functional_call(layer, p, (x,)).square().sum())(parameters)["mask.sigma"]
+        assert layer.kernel_support.steps == KernelSupport(FlexConv(1, 1, size=64, sigma=sigma).mask, (64,)).steps
+        assert slope.abs() > 0
+
+
+def test_networks_with_masks_of_different_sizes_are_vmapped() -> None:
+    layers = [FlexConv(2, 2, size=64, sigma=sigma).double() for sigma in (0.03, 0.3)]
+    x = torch.randn(1, 2, 64, dtype=torch.float64)
+    base = copy.deepcopy(layers[0])
+    y = torch.vmap(lambda *state: functional_call(base, state, (x,)))(*stack_module_state(layers))
+    torch.testing.assert_close(y, torch.stack([layer(x) for layer in layers]))
+    torch.testing.assert_close(base(x), layers[0](x))
+    assert base.kernel_support.steps == layers[0].kernel_support.steps
+
+
+@pytest.mark.parametrize("notice", ["mode", "step"])
+def test_a_compiled_average_of_weights_follows_its_mask(notice: str) -> None:
+    """Nothing is compared in a compiled program; masks are read when the mode is switched and after optimiser steps."""
+    layer = FlexConv(2, 2, size=64, sigma=0.03).double()
+    average = AveragedModel(layer, multi_avg_fn=get_ema_multi_avg_fn(0.5))
+    compiled = torch.compile(average.module, backend="eager", fullgraph=True)
+    x = torch.randn(1, 2, 64, dtype=torch.float64)
+    compiled(x)
+    average.update_parameters(layer)
+    with torch.no_grad():
+        layer.mask.sigma.fill_(0.5)
+    average.update_parameters(layer)
+    if notice == "mode":
+        average.eval()
+    else:
+        torch.optim.SGD(layer.parameters(), lr=0.1).step()
+    torch.testing.assert_close(compiled(x), uncropped(average.module, x), rtol=0, atol=1e-12)
+
+
 def test_compiled_training_follows_the_mask() -> None:
     layer = FlexConv(2, 2, size=32, sigma=0.05, field=SIREN)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")

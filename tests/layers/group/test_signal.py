@@ -47,9 +47,48 @@ def test_pointwise_functions_take_signals():
     x = signal()
     for module in (nn.ReLU(), nn.GELU(), nn.SiLU(), nn.Tanh(), nn.Softplus(), nn.ELU(), nn.Dropout(0.0)):
         assert module(x).values.equal(module(x.values))
+    for module in (nn.PReLU(), nn.PReLU(3), nn.Threshold(0.1, 0.0), nn.Softshrink(), nn.RReLU().eval()):
+        assert module(x).values.equal(module(x.values))
+    assert (x**2).values.equal(x.values**2)
+    assert torch.maximum(x, -x).values.equal(x.values.abs())
     assert F.relu(x).values.equal(x.map(F.relu).values)
     with pytest.raises(TypeError, match=r"signal\.values"):
         torch.softmax(x, dim=2)
+
+
+def test_cat_joins_channels_on_the_same_elements():
+    a = signal(SO2())
+    b = a.replace(torch.randn(2, 1, 5, 6, 6))
+    for joined in (torch.cat([a, b], 1), torch.cat((a, b), dim=-4)):
+        assert joined.values.equal(torch.cat([a.values, b.values], dim=1))
+        assert joined.elements is a.elements
+    with pytest.raises(ValueError, match=r"\bdim of torch.cat"):
+        torch.cat([a, b], dim=2)
+    with pytest.raises(TypeError, match=r"\btensors of torch.cat"):
+        torch.cat([a, b.values], dim=1)
+    with pytest.raises(ValueError, match="same elements"):
+        torch.cat([a, signal(SO2())], dim=1)
+
+
+@pytest.mark.parametrize("combine", [torch.add, lambda a, b: torch.cat([a, b], dim=1)], ids=["add", "cat"])
+def test_signals_on_different_elements_give_nan_where_the_host_cannot_compare(combine):
+    a, b = signal(SO2()), signal(SO2())
+    compiled = torch.compile(combine, fullgraph=True, backend="eager")
+    assert compiled(a, b).values.isnan().all()
+    same = GroupSignal(b.values, a.elements.clone(), group=SO2())
+    assert compiled(a, same).values.equal(combine(a, same).values)
+
+
+def test_sums_carry_the_gates_of_all_their_terms():
+    one, two = torch.ones(4, requires_grad=True), torch.tensor([1.0, 0.0, 1.0, 1.0], requires_grad=True)
+    a, b = signal(gates=one), signal(gates=two, gated=True)
+    total = a + b + a
+    assert total.gated
+    assert total.present.flatten().tolist() == [1, 0, 1, 1]
+    GroupPool("sum", "all")(total).sum().backward()
+    assert one.grad.abs().sum() > 0
+    assert two.grad.abs().sum() > 0
+    assert (a + a).gates is one
 
 
 def test_moves_and_copies():

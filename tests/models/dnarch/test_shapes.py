@@ -64,6 +64,13 @@ def test_shapes_change_only_after_steps_of_an_optimiser() -> None:
     assert net.sizes.kept_widths == [(10, 10, 10)] * 4
 
 
+def test_shapes_follow_changes_that_no_version_counts() -> None:
+    net = build(1, 64)
+    net.width.offset.data.add_(0.25)
+    net(signal(1, 64))
+    assert net.sizes.kept_widths == [(10, 10, 10)] * 4
+
+
 def test_masks_are_clamped_to_their_limits() -> None:
     net = build(1, 64)
     parameters = masks(net) + [layer.mask.sigma for layer in convs(net.network)]

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._changes import State, differs, state_of
 from ..._kinds import PROBABILITY
 from ..._step_hooks import on_optimizer_step
 
@@ -57,7 +58,7 @@ class Distribution(nn.Module):
         self.per_sample = False
         #: whether compiled programs compute all elements, with gates of 0 for those left out, if their number is drawn
         self.fixed_size = False
-        self._adapted_to: tuple[int, ...] | None = None
+        self._adapted_to: State | None = None
         _followers.add(self)
         self.register_load_state_dict_post_hook(_adapt_after_loading)
 
@@ -89,20 +90,20 @@ class Distribution(nn.Module):
 
     def adapt_(self) -> Distribution:
         """Set the number of elements from the learned support."""
-        self._adapted_to = self._changes()
+        self._adapted_to = self._state()
         return self
 
     @classmethod
     def read(cls, distributions: Sequence[Any]) -> None:
         """Copy the parameters that ``distributions`` of this class need on the host; called after optimiser steps."""
 
-    def _changes(self) -> tuple[int, ...]:
-        """Return the version counter of each parameter, which grows with every change."""
-        return tuple(p._version for p in self.parameters(recurse=False))  # noqa: SLF001
+    def _state(self) -> State:
+        """Return the state of the parameters."""
+        return state_of(self.parameters(recurse=False))
 
     def _adapt_if_changed(self) -> None:
         # A traced graph keeps the number of elements that it was traced with.
-        if not torch.compiler.is_compiling() and not self.random and self._adapted_to != self._changes():
+        if not torch.compiler.is_compiling() and not self.random and differs(self._adapted_to, self._state()):
             self.adapt_()
 
     def freeze(self, frozen: bool = True) -> Distribution:

@@ -9,12 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._changes import differs
 from ..._kinds import POSITIVE, SHARE
 from .base import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from ..._changes import State
     from ..base import Group
 
 __all__ = ["Bernoulli"]
@@ -56,8 +58,8 @@ class Bernoulli(Distribution):
         self.logits = nn.Parameter(torch.full((group.order - 1,), start))
         self.temperature = float(temperature)
         self.register_buffer("kept", torch.arange(group.order), persistent=False)
-        #: copy of the logits on the host, and the version of the parameters it was made from
-        self._known: tuple[list[float], tuple[int, ...] | None] = ([], None)
+        #: copy of the logits on the host, and the state of the parameters it was made from
+        self._known: tuple[list[float], State | None] = ([], None)
         self.adapt_()
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
@@ -87,7 +89,7 @@ class Bernoulli(Distribution):
 
     def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
-        if self._known[1] != self._changes():
+        if differs(self._known[1], self._state()):
             read_logits([self])
         noise = self._noise()
         odds = zip(self._known[0], noise.tolist(), strict=True)
@@ -139,4 +141,4 @@ def read_logits(distributions: Iterable[Bernoulli]) -> None:
     for members in by_device.values():
         values = iter(torch.cat([d.logits.double() for d in members]).tolist())
         for d in members:
-            d._known = [next(values) for _ in range(len(d.logits))], d._changes()  # noqa: SLF001
+            d._known = [next(values) for _ in range(len(d.logits))], d._state()  # noqa: SLF001

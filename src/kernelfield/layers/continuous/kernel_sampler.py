@@ -18,7 +18,7 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
-from ...ops.fieldnet import grid_points, sample_fields
+from ...ops.fieldnet import grid_points, has_hooks, sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -112,7 +112,11 @@ def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int
         values = sample_fields([layer.field for layer in layers], grid, channels)
         if first.mask is not None:
             masks = [layer.mask for layer in layers]
-            window = type(first.mask).together(masks, grid_points(grid, first.reach.dtype, first.reach.device))  # type: ignore[arg-type]
+            points = grid_points(grid, first.reach.dtype, first.reach.device)
+            if has_hooks(first.mask):
+                window = first.mask(points).unsqueeze(0)
+            else:
+                window = type(first.mask).together(masks, points)  # type: ignore[arg-type]
             values = values * window.unsqueeze(1)
         kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.count)
         return first.finish(kernels, grid.step)

@@ -78,6 +78,9 @@ class KernelSupport(LearnedSize):
             )
         self.steps = need
 
+    def cover_all(self) -> None:
+        self.steps = self.size
+
     @property
     def shapes(self) -> tuple[int, ...]:
         return self.steps

@@ -3,7 +3,9 @@
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
 (:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask changes in
-another way, its version counter shows it, and the next ``forward`` reads the mask.
+another way, the next ``forward`` notices (:mod:`kernelfield._changes`) and reads the mask. Compiled programs and, on a
+GPU, changes through ``.data`` are not noticed there: masks are also read when the mode is switched, and those whose
+changes show after each step of any optimiser.
 
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
 host after the step's own work, uses it two steps later, and adds a margin, since masks may grow meanwhile.
@@ -17,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from ..._changes import State, differs, is_vmapped, state_of
 from ..._step_hooks import on_optimizer_step, step_hooks_paused
 
 if TYPE_CHECKING:
@@ -41,7 +44,7 @@ class LearnedSize:
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         self.masks = tuple(masks)
-        self._read_at: Any = None
+        self._read_at: State | None = None
         _clamped.add(self)
         _sizes.add(self)
 
@@ -61,22 +64,38 @@ class LearnedSize:
     def clamp_(self) -> None:
         """Clamp masks that an optimiser has moved past their limits; by default there are no limits."""
 
+    def cover_all(self) -> None:
+        """Set the sizes that are right for every mask, where each sample of :func:`torch.vmap` has its own."""
+        raise ValueError(f"masks of {type(self).__name__} must not be batched by torch.vmap: they determine shapes")
+
     def read(self) -> None:
         """Read the masks, waiting for the device."""
-        read_sizes([self])
+        if is_vmapped(self._tensors()):
+            self.cover_all()
+            self._read_at = None
+        else:
+            read_sizes([self])
 
     def refresh(self) -> None:
         """Read the masks if they have changed since they were last read, unless step hooks are paused."""
-        if self._read_at != self._versions() and not step_hooks_paused():
+        if self.stale:
+            self.read()
+
+    def read_again(self) -> None:
+        """Read the masks, whether they seem to have changed or not, unless step hooks are paused."""
+        if not (torch.compiler.is_compiling() or step_hooks_paused() or any(t.is_meta for t in self._tensors())):
             self.read()
 
     @property
     def stale(self) -> bool:
         """Whether the masks have changed since they were last read."""
-        return not step_hooks_paused() and self._read_at != self._versions()
+        return not step_hooks_paused() and differs(self._read_at, self._state())
 
-    def _versions(self) -> Any:
-        return [(id(t), t._version) for mask in self.masks for t in tensors_of(mask)]  # noqa: SLF001
+    def _tensors(self) -> list[Tensor]:
+        return [t for mask in self.masks for t in tensors_of(mask)]
+
+    def _state(self) -> State:
+        return state_of(self._tensors())
 
 
 def tensors_of(mask: Mask) -> list[Tensor]:
@@ -101,7 +120,7 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
         numbers = size.measure()
         if numbers:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
-        size._read_at = size._versions()  # noqa: SLF001
+        size._read_at = size._state()  # noqa: SLF001
     for entries in by_device.values():
         # float64 if one of them is.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
@@ -197,4 +216,4 @@ def _clamp(sizes: Iterable[LearnedSize]) -> None:
 
 # Masks are clamped before they are read, and also while hooks are paused: clamping never waits for the device.
 _clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
-_sizes = on_optimizer_step(_parameters, read_sizes)
+_sizes = on_optimizer_step(_parameters, read_sizes, also=lambda size: size.stale)

@@ -15,6 +15,7 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
+from ...ops.fieldnet import has_hooks
 from ..full_precision import in_full_precision
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
@@ -152,6 +153,8 @@ class SampledKernel(nn.Module):
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
             self.unfreeze()
+        if self.kernel_support is not None:
+            self.kernel_support.read_again()
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampledKernel:
@@ -235,6 +238,8 @@ class SampledKernel(nn.Module):
         field = self.field.alike()
         if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
+        if has_hooks(self.field) or (self.mask is not None and has_hooks(self.mask)):
+            return None  # a hook belongs to a call of one field or mask
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
 

@@ -12,7 +12,7 @@ from ..._arguments import checked
 from ..._object_kinds import Instance, TensorOf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ...groups import Group
 
@@ -23,10 +23,14 @@ SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instanc
 
 #: names of torch functions that act on each value separately, so that a signal can be passed to them
 _ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
-_MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout")
+_MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout", "prelu")
+_RARE_ACTIVATIONS = ("softshrink", "hardshrink", "tanhshrink", "threshold", "_threshold", "rrelu")
 _ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "square", "sqrt", "exp", "log", "clamp")
+_MORE_ARITHMETIC = ("pow", "sin", "cos", "maximum", "minimum")
 _OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__")
-POINTWISE = frozenset((*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_ARITHMETIC, *_OPERATORS))
+POINTWISE = frozenset(
+    (*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_RARE_ACTIVATIONS, *_ARITHMETIC, *_MORE_ARITHMETIC, *_OPERATORS)
+)
 
 
 # Not a decorator of __init__: torch.compile cannot trace a decorated constructor of a class that is not a module.
@@ -43,7 +47,9 @@ class GroupSignal:
     r"""A signal on a group: its values, the elements at which they were sampled, gates, and the group.
 
     Layers on groups take and return it, so ``nn.Sequential(lift, conv, norm, nn.ReLU(), pool)`` works, also compiled
-    and exported. Arithmetic and torch's pointwise functions act on the values.
+    and exported. Arithmetic and torch's pointwise functions act on the values, and ``torch.cat(signals, dim=1)`` joins
+    channels. Signals that are combined must have the same elements. Where that can only be known on a GPU or in a
+    compiled program, values at different elements become NaN.
 
     Args:
         values: (batch, channels, group, \*space) values.
@@ -198,6 +204,9 @@ class GroupSignal:
     def __truediv__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
         return _pointwise(torch.div, (self, other))
 
+    def __pow__(self, exponent: float) -> GroupSignal:
+        return self.map(torch.pow, exponent)
+
     def __neg__(self) -> GroupSignal:
         return self.map(torch.neg)
 
@@ -212,10 +221,12 @@ class GroupSignal:
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> GroupSignal:
+        if function.__name__ in ("cat", "concat", "concatenate"):
+            return _joined(*args, **(kwargs or {}))
         if function.__name__ not in POINTWISE:
             raise TypeError(
                 f"torch.{function.__name__} must be given signal.values, got a GroupSignal: only pointwise functions "
-                f"accept one"
+                f"and torch.cat(…, dim=1) accept one"
             )
         if not args and kwargs and isinstance(kwargs.get("input"), GroupSignal):
             args = (kwargs.pop("input"),)
@@ -232,12 +243,34 @@ def _pointwise(
 ) -> GroupSignal:
     """Apply a pointwise function to the values of signals on the same elements, tensors and numbers."""
     signals = [a for a in args if isinstance(a, GroupSignal)]
+    return _combine(
+        signals, lambda: function(*(a.values if isinstance(a, GroupSignal) else a for a in args), **(kwargs or {}))
+    )
+
+
+def _joined(tensors: Sequence[GroupSignal], dim: int = 0) -> GroupSignal:
+    """Join the channels of signals on the same elements: :func:`torch.cat`."""
+    if not all(isinstance(t, GroupSignal) for t in tensors):
+        kinds = ", ".join(type(t).__name__ for t in tensors)
+        raise TypeError(f"tensors of torch.cat must all be GroupSignals or all be tensors, got {kinds}")
+    if dim not in (1, 1 - tensors[0].dim()):
+        raise ValueError(f"dim of torch.cat must be 1, the channels, for GroupSignals, got {dim}")
+    return _combine(tensors, lambda: torch.cat([t.values for t in tensors], dim=1))
+
+
+def _combine(signals: Sequence[GroupSignal], compute: Callable[[], Tensor]) -> GroupSignal:
+    """Compute values from those of ``signals``, and return them as a signal on their elements, which must be equal."""
     first = signals[0]
-    for other in signals[1:]:
-        _check_same_elements(first, other)
-    chosen = next((s for s in signals if s.gates is not None), first)
-    values = function(*(a.values if isinstance(a, GroupSignal) else a for a in args), **(kwargs or {}))
-    return GroupSignal(values, first._elements, chosen.gates, group=first.group, gated=chosen.gated)  # noqa: SLF001
+    found = [_same_elements(first, other) for other in signals[1:]]
+    values = compute()
+    for same in found:
+        if same is not None:
+            values = torch.where(same, values, torch.nan)
+    gates: Tensor | None = None
+    for gate in {id(s.gates): s.gates for s in signals if s.gates is not None}.values():
+        gates = gate if gates is None else gates * gate  # an element that is absent in one signal is absent in the sum
+    gated = any(s.gated for s in signals)
+    return GroupSignal(values, first._elements, gates, group=first.group, gated=gated)  # noqa: SLF001
 
 
 def _same_group(a: Group, b: Group) -> bool:
@@ -247,17 +280,20 @@ def _same_group(a: Group, b: Group) -> bool:
     return type(a) is type(b) and a.order == b.order
 
 
-def _check_same_elements(a: GroupSignal, b: GroupSignal) -> None:
+def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
+    """Raise a ValueError if two signals have different elements; return a bool tensor where only the device knows."""
     if not _same_group(a.group, b.group):
         raise ValueError(f"signals must be on one group, got {a.group} and {b.group}")
     x, y = a._elements, b._elements  # noqa: SLF001
     if x is y:
-        return
+        return None
     x, y = a.elements, b.elements
-    # Values on a GPU are not compared: that would wait for the device.
-    compared = not torch.compiler.is_compiling() and x.device.type == y.device.type == "cpu"
-    if x.shape != y.shape or (compared and not torch.equal(x.to(y.dtype), y)):
-        raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
+    if x.shape == y.shape:
+        if torch.compiler.is_compiling() or not x.device.type == y.device.type == "cpu":
+            return (x.to(y.dtype) == y).all()  # the host would wait for a GPU, and cannot read in a compiled program
+        if torch.equal(x.to(y.dtype), y):
+            return None
+    raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
 
 
 def as_signal(

@@ -148,6 +148,10 @@ class DNArch(ReadoutClassifier):
         #: the rows of :meth:`record`
         self.history: list[dict[str, float]] = []
 
+    def train(self, mode: bool = True) -> DNArch:
+        self.sizes.read_again()
+        return super().train(mode)
+
     # The forward pass
 
     @checked(x=TensorOf(empty=False))

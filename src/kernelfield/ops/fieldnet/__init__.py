@@ -23,12 +23,12 @@ from ..graph_cache import graph_cache
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
+    from torch import Tensor, nn
 
     from ...fields.base import Architecture, Field
     from ...grids import KernelGrid
 
-__all__ = ["grid_points", "sample_fields"]
+__all__ = ["grid_points", "has_hooks", "sample_fields"]
 
 #: widest hidden layer that fits the registers of a program
 MAX_HIDDEN = 64
@@ -79,6 +79,18 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
     return (_cached_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
 
 
+def has_hooks(module: nn.Module) -> bool:
+    """Return whether hooks of users wait for a call of a module: it must then be called, and called alone.
+
+    >>> module = torch.nn.Identity()
+    >>> handle = module.register_forward_hook(print)
+    >>> has_hooks(module)
+    True
+    """
+    forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
+    return bool(forward or module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001
+
+
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):  # training may reuse points that were made for a prediction
         return grid.coords(dtype=dtype, device=device).flatten(0, -2)
@@ -93,7 +105,7 @@ def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> l
         return None
     found = []
     for field in fields:
-        architecture = field.architecture()
+        architecture = None if has_hooks(field) else field.architecture()
         if architecture is None or architecture.hidden > MAX_HIDDEN:
             return None
         if architecture.layers * architecture.hidden * grid.points >= MAX_VALUES:

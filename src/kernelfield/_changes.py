@@ -1,0 +1,76 @@
+"""Whether parameters have changed since the host last read them.
+
+Version counters count changes in place, but not those through ``.data``: averages of weights that are written by hand,
+``vector_to_parameters``. Nor do they tell two tensors apart that take turns as one parameter, as in
+:func:`torch.func.functional_call`. On the CPU the values themselves are compared; the parameters in question are a few
+numbers each. On a GPU that would wait for the device, so only the memory address is compared with them.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+__all__ = ["State", "differs", "is_vmapped", "state_of"]
+
+#: identity, version and content of each tensor
+State: TypeAlias = "list[tuple[int, int, Any]]"
+
+#: values of larger tensors are not compared
+_MOST = 4096
+
+
+def state_of(tensors: Iterable[Tensor]) -> State:
+    """Return the state of tensors, to compare with a later one by :func:`differs`."""
+    return [(id(t), -1 if t.is_inference() else t._version, _content(t)) for t in tensors]  # noqa: SLF001
+
+
+def differs(before: State | None, now: State) -> bool:
+    """Return whether a tensor was replaced or changed between two states; true if there is no earlier one.
+
+    >>> x = torch.zeros(2)
+    >>> before = state_of([x])
+    >>> _ = x.data.fill_(1.0)
+    >>> differs(before, state_of([x]))
+    True
+    """
+    if before is None or len(before) != len(now):
+        return True
+    # The content is None where it cannot be read, such as under a mode of torch's dispatcher.
+    return any(a[:2] != b[:2] or (a[2] != b[2] and None not in (a[2], b[2])) for a, b in zip(before, now, strict=True))
+
+
+def _content(tensor: Tensor) -> Any:
+    """Return the values of a tensor on the CPU, or the address of another one; None if neither can be known."""
+    plain = _unwrapped(tensor)
+    if type(plain) not in (Tensor, nn.Parameter) or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return None
+    if plain.device.type != "cpu":
+        return plain.data_ptr()
+    return plain.tolist() if plain.numel() <= _MOST else plain.data_ptr()
+
+
+def is_vmapped(tensors: Iterable[Tensor]) -> bool:
+    """Return whether one of the tensors has a value for each sample of :func:`torch.vmap`.
+
+    >>> torch.vmap(lambda x: x * is_vmapped([x]))(torch.ones(2))
+    tensor([1., 1.])
+    """
+    return torch._C._are_functorch_transforms_active() and any(_unwrapped(t) is None for t in tensors)  # noqa: SLF001
+
+
+def _unwrapped(tensor: Tensor) -> Any:
+    """Return the tensor behind the wrappers of torch.func; None if :func:`torch.vmap` has batched it."""
+    if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return tensor
+    functorch = torch._C._functorch  # noqa: SLF001
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return None
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor
