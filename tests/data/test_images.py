@@ -12,7 +12,7 @@ from PIL import Image
 
 from kernelfield.data.base import Batch
 from kernelfield.data.registry import load
-from kernelfield.data.sets.images.image_folder import image_folder
+from kernelfield.data.sets.images.image_folder import image_folder, read_image
 from kernelfield.data.sets.images.stl10 import stl10
 from kernelfield.data.transforms.batch import ResizeRotateCrop
 
@@ -95,6 +95,58 @@ def test_folder_of_gray_images_of_many_formats(tmp_path: Path) -> None:
     assert data.validation is None
     every = torch.cat([data.train.inputs, data.test.inputs])
     assert (every == 255).all(dim=(1, 2, 3)).sum() == 1
+
+
+def test_photographs_are_turned_upright(tmp_path: Path) -> None:
+    top_red = np.zeros((16, 8, 3), dtype=np.uint8)
+    top_red[:8, :, 0] = 255
+    # A camera held upright stores the picture on its side, and the tag 6: turn it by 90 degrees clockwise.
+    on_its_side, tag = Image.fromarray(np.rot90(top_red).copy()), Image.Exif()
+    tag[0x0112] = 6
+    for ending in ("png", "jpg", "tif", "webp"):
+        on_its_side.save(tmp_path / f"a.{ending}", exif=tag, **({"lossless": True} if ending == "webp" else {}))
+        found = read_image(tmp_path / f"a.{ending}")
+        assert found.shape == (16, 8, 3), ending
+        assert np.abs(found.astype(int) - top_red).mean() < 8, ending
+    on_its_side.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0 no metadata at all")
+    assert read_image(tmp_path / "damaged.jpg").shape == (8, 16, 3)
+
+
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
+    drawing = np.zeros((8, 8, 4), dtype=np.uint8)  # black on transparent black
+    drawing[2:6, 2:6, 3] = 255
+    wanted = np.where(drawing[..., 3:] > 0, 0, 255).repeat(3, axis=2)
+    Image.fromarray(drawing).save(tmp_path / "rgba.png")
+    Image.fromarray(drawing[..., ::3].copy(), mode="LA").save(tmp_path / "la.png")
+    palette = Image.fromarray((drawing[..., 3] > 0).astype(np.uint8), mode="P")
+    palette.putpalette([9, 9, 9, 0, 0, 0])
+    palette.save(tmp_path / "palette.png", transparency=0)
+    palette.save(tmp_path / "palette.gif", transparency=0)
+    for name in ("rgba.png", "la.png", "palette.png", "palette.gif"):
+        np.testing.assert_array_equal(read_image(tmp_path / name), wanted, err_msg=name)
+
+
+def test_pixels_of_more_than_8_bits_have_one_scale(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    for level in (0.2, 0.8):
+        Image.fromarray(np.full((8, 8), level, dtype=np.float32)).save(path)
+        assert np.abs(read_image(path) - 255 * level).max() < 1
+    for wrong in (np.float32(-1), np.float32(200), np.float32("nan"), np.int32(-5), np.int32(100_000)):
+        Image.fromarray(np.full((8, 8), wrong)).save(path)
+        with pytest.raises(
+            ValueError, match=r"deep.tif must hold (floats from 0 to 1|integers from 0 to 65535), found"
+        ):
+            read_image(path)
+
+
+def test_only_the_first_of_several_pages_is_not_silently_read(tmp_path: Path) -> None:
+    path = tmp_path / "stack.tif"
+    pages = [Image.fromarray(np.full((8, 8), value, dtype=np.uint8)) for value in (0, 100, 200)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    with pytest.raises(ValueError, match=r"stack.tif must hold one image, found 3 pages"):
+        read_image(path)
+    pages[1].save(path, save_all=True, append_images=[pages[0].resize((4, 4))])  # with a thumbnail
+    assert (read_image(path) == 100).all()
 
 
 def test_split_by_folder_names(tmp_path: Path) -> None:

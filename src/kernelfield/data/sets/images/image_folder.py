@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +26,15 @@ __all__ = ["grayed", "image_folder", "list_classes", "list_files", "read_image",
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 #: formats that Pillow may read
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+#: tag of the orientation in the metadata of a photograph, and the transposition for each of its values but 1
+_ORIENTATION = 0x0112
+_TURNS = dict(
+    zip(
+        range(2, 9),
+        ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"),
+        strict=True,
+    )
+)
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
@@ -146,10 +156,12 @@ def grayed(image: np.ndarray) -> np.ndarray:
 
 
 def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image as (rows, columns, 3) bytes.
+    """Return an image as (rows, columns, 3) bytes, upright as viewers show it.
 
-    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. An image with more pixels than Pillow allows (179 million) is
-    refused, unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
+    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. The orientation in the metadata of a photograph is applied, and
+    transparent pixels are white. Pixels of more than 8 bits are scaled to bytes: integers of 0 to 65,535 or floats of 0
+    to 1. An animation gives its first frame; a TIFF file of several pages is refused. So is an image with more pixels
+    than Pillow allows (179 million), unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
 
     Args:
         path: the file.
@@ -164,20 +176,51 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
     # Pillow would start another program for some formats, such as PostScript, so the list excludes them.
     with open_file(path) as file, decoding(path, "a complete image"), Image.open(file, formats=FORMATS) as image:
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
+        if image.format == "TIFF":
+            _check_pages(image, path)
         image.load()
-        if image.mode.startswith(("I", "F")):  # more than 8 bits: scaled to 8
-            wide = np.asarray(image, dtype=np.float64)
-            if not np.isfinite(wide).all():
-                raise ValueError("it must hold finite pixels")
-            top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
-            rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+        turn = getattr(Image.Transpose, _orientation(image), None)
+        upright = image if turn is None else image.transpose(turn)
+        if image.mode.startswith(("I", "F")):
+            rgb = Image.fromarray(_as_bytes(np.asarray(upright), path)).convert("RGB")
+        elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+            white = Image.new("RGBA", upright.size, "white")
+            rgb = Image.alpha_composite(white, upright.convert("RGBA")).convert("RGB")
         else:
-            rgb = image.convert("RGB")
+            rgb = upright.convert("RGB")
     if resolution is not None:
         rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
         if rgb.size != (columns, rows):
             rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
     return np.asarray(rgb)
+
+
+def _check_pages(image: Any, path: Path) -> None:
+    """Raise a ValueError for a TIFF file of several images; a smaller second page is a thumbnail."""
+    pages, size = getattr(image, "n_frames", 1), image.size
+    if pages > 1:
+        image.seek(1)
+        same = image.size == size
+        image.seek(0)
+        if same:
+            raise ValueError(f"{path} must hold one image, found {pages} pages; store volumes in an .npz file")
+
+
+def _orientation(image: Any) -> str:
+    """Return the name of the transposition that turns an image upright; "" if it is, or if its metadata are damaged."""
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1), "")
+    except (SyntaxError, LookupError, TypeError, ValueError, OSError, struct.error):
+        return ""
+
+
+def _as_bytes(pixels: np.ndarray, path: Path) -> np.ndarray:
+    """Return pixels of more than 8 bits as bytes; one scale for all images keeps their brightness comparable."""
+    top, kind = (1, "floats") if pixels.dtype.kind == "f" else (65535, "integers")
+    wide = pixels.astype(np.float64)
+    if not ((wide >= 0) & (wide <= top)).all():
+        raise ValueError(f"{path} must hold {kind} from 0 to {top}, found {wide.min():g} to {wide.max():g}")
+    return (wide / top * 255).astype(np.uint8)
 
 
 def _raise_pixel_limit(pillow: Any) -> None:
