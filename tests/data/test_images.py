@@ -11,10 +11,13 @@ import torch
 from PIL import Image
 
 from kernelfield.data.base import Batch
+from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.image_folder import image_folder, read_image
 from kernelfield.data.sets.images.stl10 import stl10
 from kernelfield.data.transforms.batch import ResizeRotateCrop
+from kernelfield.experiments.custom_data import own_data
+from kernelfield.experiments.predict import find_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -159,6 +162,50 @@ def test_split_by_folder_names(tmp_path: Path) -> None:
     (tmp_path / "val").rename(tmp_path / "train" / "a" / "more")  # deeper folders belong to their class
     data = image_folder(tmp_path)
     assert [len(s) for s in (data.train, data.validation, data.test)] == [20, 4, 8]
+
+
+def test_names_of_part_folders_in_any_case(tmp_path: Path) -> None:
+    for part in ("Train", "Test"):
+        for name in ("a", "b"):
+            for i in range(4):
+                paint(tmp_path / part / name / f"{i}.png", (8, 8))
+    data = image_folder(tmp_path)
+    assert data.classes == ("a", "b")
+    assert len(data.test) == 8
+    assert len(labelled_split(data, tmp_path, {"name": "image_folder"})) == 8
+    (tmp_path / "Test" / "b").rename(tmp_path / "Test" / "B")
+    with pytest.raises(ValueError, match=r"Test must hold only the classes of Train, a, b, found 'B'"):
+        image_folder(tmp_path)
+
+
+def test_parts_of_a_data_set_are_not_classes(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for name in ("a", "b"):
+            for i in range(4):
+                paint(tmp_path / part / name / f"{i}.png", (8, 8))
+    with pytest.raises(ValueError, match=r"or folders train and test of such folders, found only train, val"):
+        image_folder(tmp_path)
+    paint(tmp_path / "bus" / "1.png", (8, 8))  # a train is a vehicle too
+    assert image_folder(tmp_path).classes == ("bus", "train", "val")
+
+
+def test_hidden_files_are_no_samples(tmp_path: Path) -> None:
+    for name in ("a", "b", ".ipynb_checkpoints", "__MACOSX", "a/.ipynb_checkpoints"):
+        for i in range(4):
+            paint(tmp_path / name / f"{i}.png", (8, 8))
+    (tmp_path / "a" / "._1.png").write_bytes(b"resources of macOS")
+    data = image_folder(tmp_path)
+    assert data.classes == ("a", "b")
+    assert len(data.train) + len(data.validation) + len(data.test) == 8
+    assert len(find_files(tmp_path)) == 8
+
+
+def test_the_kind_of_a_folder_is_that_of_most_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        paint(tmp_path / name / "cover.png", (8, 8))
+        for i in range(2):
+            (tmp_path / name / f"{i}.wav").write_bytes(b"")
+    assert own_data(tmp_path)[0] == "wav_folder"
 
 
 def test_broken_folders_of_images(tmp_path: Path) -> None:

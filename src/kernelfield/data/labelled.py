@@ -95,8 +95,7 @@ def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
 
 def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:
     """Return the files and classes of a folder with one folder per class, perhaps inside a folder "test"."""
-    where = next((path / name for name in images.PARTS[2] if (path / name).is_dir()), path)
-    found = images.list_files(where, endings, what)
+    found = images.list_files(images.part_folder(path, images.PARTS[2]) or path, endings, what)
     return [file for _, file in found], _known([name for name, _ in found], data, path)
 
 

@@ -15,6 +15,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
+from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
@@ -236,12 +237,10 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
         return [path for part in source for path in find_files(part)]
     path = Path(source).expanduser()
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        found = find_visible(path, ENDINGS)
     elif not path.exists() and glob.has_magic(str(path)):
         found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]  # noqa: PTH207
     elif path.suffix.lower() == ".txt" and path.is_file():
-        from ..data.io.files import read_lines  # noqa: PLC0415
-
         lines = [line.strip() for line in read_lines(path)]
         found = [path.parent / line for line in lines if line and not line.startswith("#")]
     else:

@@ -18,7 +18,7 @@ from ...._checks import check_int
 from ...._kinds import Choice, Int
 from ....ops import resample
 from ...base import Batch, Data, Split
-from ...io.files import check_size, decoding, find, folder, open_file, read_table
+from ...io.files import check_size, decoding, find, find_visible, folder, open_file, read_table
 from ...transforms.batch import Chain, Normalize, Standardize
 from ...transforms.log_mel import LogMel
 from ...transforms.split import moments
@@ -274,7 +274,7 @@ def usual_rate(root: Path, count: int = 20) -> int:
         root: the folder, which may contain folders.
         count: number of sounds to read.
     """
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    paths = find_visible(root, ENDINGS)
     rates = Counter(_read_pcm(path)[0] or _read_other(path)[0] for path in paths[:: max(1, len(paths) // count)])
     return min(RATE, rates.most_common(1)[0][0]) if rates else RATE
 
@@ -290,7 +290,7 @@ def usual_length(root: Path, rate: int, count: int = 200) -> int:
         rate: sampling rate in Hz.
         count: number of sounds to read.
     """
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    paths = find_visible(root, ENDINGS)
     lengths = np.array([len(read_sound(path, rate)) for path in paths[:: max(1, len(paths) // count)]])
     return max(1, round(min(lengths.max(), 1.25 * np.percentile(lengths, 95)))) if len(lengths) else rate
 

@@ -11,7 +11,7 @@ import torch
 
 from ...._arguments import checked
 from ...base import Data, Split
-from ...io.files import VARIABLE, check_size, decoding, folder, max_bytes, open_file
+from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["grayed", "image_folder", "list_classes", "list_files", "read_image", "stack_images"]
+__all__ = ["grayed", "image_folder", "list_classes", "list_files", "part_folder", "read_image", "stack_images"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 #: formats that Pillow may read
@@ -96,10 +96,23 @@ def list_classes(
     Returns:
         The paths of all files, their classes (n,), the names of the classes, and the indices of the three splits.
     """
-    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
+    given = [part_folder(where, names) for names in PARTS]
     named = given[0] is not None and given[2] is not None
-    found = [list_files(path, endings, what) for path in (given if named else [where]) if path is not None]
-    classes = tuple(sorted({name for part in found for name, _ in part}))
+    paths = [path for path in (given if named else [where]) if path is not None]
+    found = [list_files(path, endings, what) for path in paths]
+    classes = tuple(sorted({name for name, _ in found[0]}))
+    known = [name for names in PARTS for name in names]
+    if not named and all(name.lower() in known for name in classes):
+        raise ValueError(
+            f"{where} must hold a folder of {what} for each class, or folders train and test of such folders, found "
+            f"only {', '.join(classes)}"
+        )
+    for path, part in zip(paths[1:], found[1:], strict=True):
+        unknown = sorted({name for name, _ in part} - set(classes))
+        if unknown:
+            raise ValueError(
+                f"{path} must hold only the classes of {paths[0].name}, {', '.join(classes[:12])}, found {unknown[0]!r}"
+            )
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of {what} for each of two or more classes, found {len(classes)}")
     labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
@@ -108,13 +121,18 @@ def list_classes(
     return [path for part in found for _, path in part], labels, classes, index
 
 
+def part_folder(where: Path, names: Sequence[str]) -> Path | None:
+    """Return the folder of training, validation or test data: the first of ``names``, in any case, that exists."""
+    there = {p.name.lower(): p for p in sorted(where.iterdir()) if p.is_dir()}
+    return next((there[name] for name in names if name in there), None)
+
+
 def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
     """Return the class and the path of each file with one of ``endings``; each folder is a class."""
     found = [
         (inner.name, path)
-        for inner in sorted(p for p in where.iterdir() if p.is_dir())
-        for path in sorted(inner.rglob("*"))
-        if path.suffix.lower() in endings
+        for inner in sorted(p for p in where.iterdir() if p.is_dir() and not is_hidden(p.name))
+        for path in find_visible(inner, endings)
     ]
     if not found:
         raise ValueError(f"{where} must hold a folder of {what} ({', '.join(endings)}) for each class, found none")
