@@ -355,7 +355,9 @@ def split_sizes(data: Data) -> str:
 
 
 def _check_samples(data: Data) -> None:
-    """Raise a ValueError if a split is empty, before the training starts."""
+    """Raise a ValueError if a split is empty, or if there is only one class, before the training starts."""
+    if len(data.classes) == 1 and data.task in ("classification", "segmentation"):
+        raise ValueError(f"data {data.name!r} must have two or more classes, got only {data.classes[0]!r}")
     for name, split in (("train", data.train), ("test", data.test)):
         if len(split) == 0:
             counts = f"{len(data.train)} for training and {len(data.test)} for testing"
