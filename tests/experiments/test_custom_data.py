@@ -15,18 +15,21 @@ import torch
 from kernelfield import load_run
 from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.cli.common import recipe_and_data
+from kernelfield.data.base import Batch
+from kernelfield.data.labelled import labelled_split
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.recipe import find_recipe, with_settings
-from kernelfield.experiments.sample_files import prepare_samples, read_file, read_samples
+from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
+from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import read_metadata
 from tests.commands import call
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kernelfield.data.base import Batch, Data
+    from kernelfield.data.base import Data
     from kernelfield.experiments.recipe import Recipe
 
 TINY = (
@@ -219,6 +222,56 @@ def test_images_that_are_not_square(tmp_path: Path) -> None:
     assert any(torch.equal(found.inputs[0], image) for image in every)
 
 
+def test_samples_of_images_on_any_scale(tmp_path: Path) -> None:
+    """Bytes, whole floats and floats in [0, 1] are the same image; anything else is refused."""
+    recipe = recipe_for_path(write_images(tmp_path / "photos", 6, 10))
+    data = recipe_data(recipe)
+    stored = data.test.inputs
+    wanted = data.test.batch(slice(None)).inputs
+    for x in (stored, stored.long(), stored.double(), stored / 255):
+        batch = check_samples(Batch(x), recipe, data, "inputs")
+        torch.testing.assert_close(prepare_samples(batch, data).inputs, wanted)
+        np.save(tmp_path / "x.npy", x.numpy())
+        torch.testing.assert_close(of(recipe, tmp_path / "x.npy", data).inputs, wanted)
+    for x in (stored / 127.5 - 1, stored > 99, 256 * stored.int(), stored + 0.5, torch.from_numpy(np.uint16([[300]]))):
+        with pytest.raises(ValueError, match=r"inputs must be uint8 or floats in \[0, 1\], like the data of the run"):
+            check_samples(Batch(x.expand_as(stored)), recipe, data, "inputs")
+
+
+def test_samples_of_arrays_on_the_scale_of_the_training(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20, 1, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "bytes.npz", x=x, y=np.arange(20) % 2)
+    recipe = recipe_for_path(tmp_path / "bytes.npz")
+    data = recipe_data(recipe)
+    found = prepare_samples(check_samples(Batch(torch.from_numpy(x)), recipe, data, "inputs"), data)
+    assert abs(float(found.inputs.mean())) < 0.1
+    with pytest.raises(ValueError, match="inputs must be uint8, like the data of the run, got float64 from 0 to 1"):
+        check_samples(Batch(torch.from_numpy(x / 255)), recipe, data, "inputs")
+    np.savez(tmp_path / "shares.npz", x=x / 255, y=np.arange(20) % 2)
+    with pytest.raises(ValueError, match=r"shares.npz, array inputs, must be uint8"):
+        labelled_split(data, tmp_path / "shares.npz", recipe.data)
+    (tmp_path / "bytes.npz").rename(tmp_path / "train.npz")
+    (tmp_path / "shares.npz").rename(tmp_path / "test.npz")
+    with pytest.raises(ValueError, match=r"test.npz must hold inputs of type uint8"):
+        recipe_for_path(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("labels", [(3, 1), ("water", "land")])
+def test_classes_at_each_position_are_those_of_the_training(labels: tuple[Any, Any], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 1, 12))
+    y = np.where(x[:, 0] > 0, *labels)
+    np.savez(tmp_path / "masks.npz", x=x, y=y)
+    call("train", tmp_path / "masks.npz", "--epochs", 30, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    found = np.array([row["classes"] for row in run.predict(x)])
+    assert found.dtype.kind == y.dtype.kind
+    assert (found == y).mean() > 0.9
+    ready = run.predict(run.prepare(x).inputs, raw=True)
+    assert [row["classes"] for row in ready] == found.tolist()
+    queried = run.predict(x[:1], at=[[2.0], [7.0]])
+    assert [row["classes"] for row in queried] == found[0, [2, 7]].tolist()
+
+
 def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_wide(tmp_path / "wide.csv")
@@ -228,6 +281,9 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = json.loads(call("predict", "../run", "../x.npy", "--json"))
     assert [row["class"] for row in found] == ["up", "down", "up"]
+    np.save("ready.npy", load_run("../run").prepare(np.load("../x.npy")[:, None]).inputs.numpy())
+    ready = json.loads(call("predict", "../run", "ready.npy", "--raw", "--json"))
+    assert [row["probabilities"] for row in ready] == [row["probabilities"] for row in found]
     # A run is self-contained: the training data may move, and so may the run.
     (tmp_path / "wide.csv").rename(tmp_path / "moved.csv")
     (tmp_path / "run").rename(tmp_path / "elsewhere" / "moved")
@@ -267,6 +323,9 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     every = torch.cat([s.batch(slice(None)).inputs for s in (data.train, data.validation, data.test)])
     found = of(recipe, tmp_path / "sounds" / "low" / "3.wav", data)
     assert any(torch.equal(found.inputs[0], clip) for clip in every)
+    shares = check_samples(Batch(data.test.inputs / 32767), recipe, data, "inputs")  # as other libraries read sounds
+    wanted = data.test.batch(slice(None)).inputs
+    torch.testing.assert_close(prepare_samples(shares, data).inputs, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +355,10 @@ def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
     assert float((values - data.test.target).square().mean()) == pytest.approx(metrics["mse"], rel=1e-3)
     ready = json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json"))
     assert [row["values"] for row in ready] == [row["values"] for row in found]
+    for name, raw in (("x", False), ("ready", True)):
+        np.save(tmp_path / "one.npy", np.load(tmp_path / f"{name}.npy")[0])
+        heard = list(stream_input(tmp_path / "run", tmp_path / "one.npy", every=5, raw=raw))
+        assert heard[-1]["values"] == pytest.approx(found[0]["values"], rel=1e-4)
 
 
 def test_targets_are_standardised_by_an_option(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import torch
 from .._arguments import checked
 from .base import Split
 from .io.pairs import split_files
+from .preprocessing import in_stored_range
 from .sets.arrays import array_target, read_array_file
 from .sets.audio import sound_folder as sounds
 from .sets.clouds import cloud_folder as clouds
@@ -128,7 +129,7 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     target, _, out = array_target(held["target"], data.task, shape, file, data.classes or None)
     if out != data.out_channels:
         raise ValueError(f"{file} must hold a target of {data.out_channels} values, found {out}")
-    inputs = torch.from_numpy(held["inputs"]).float()
+    inputs = in_stored_range(torch.from_numpy(held["inputs"]), data, f"{file}, array inputs,")
     coords, mask = (None if held.get(key) is None else torch.from_numpy(held[key]) for key in ("coords", "mask"))
     unseen = inputs.isnan().all(dim=1)
     if data.test.mask is not None or bool(unseen.any()):

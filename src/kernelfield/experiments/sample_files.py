@@ -10,7 +10,7 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
-from ..data.preprocessing import prepare_samples
+from ..data.preprocessing import in_stored_range, prepare_samples
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
@@ -108,13 +108,15 @@ def stored_shape(recipe: Recipe, data: Data | None) -> tuple[Any, ...]:
 
 
 def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -> Batch:
-    """Return samples unchanged if they have the channels and axes of the run; raise a ValueError otherwise."""
+    """Return samples on the scale of the run; raise a ValueError unless they have its channels, axes and scale."""
     tokens, wanted, inputs = recipe.shape.vocabulary is not None, stored_shape(recipe, data), batch.inputs
     if inputs.dim() != len(wanted) + 1 or (not tokens and inputs.shape[1] != wanted[0]):
         raise ValueError(
             f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
         )
-    return batch
+    if tokens or data is None:
+        return batch
+    return replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
 
 
 def _read(

@@ -82,12 +82,14 @@ def arrays(
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
     index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
-    values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
+    # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses shares of 255.
+    small = inputs.dtype in (np.uint8, np.int16)
+    values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))
     mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
-    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]))
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]].float()))
     if standardize and task in ("regression", "dense-regression"):
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     coords = None if stored["coords"] is None else torch.from_numpy(stored["coords"].astype(np.float32))
@@ -139,6 +141,11 @@ def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
         if part is None or part.shape[1:] != parts[0].shape[1:]:
             found = "none" if part is None else part.shape[1:]
             raise ValueError(f"{path} must hold {name} of shape {parts[0].shape[1:]}, like {paths[0]}, found {found}")
+        if (part.dtype.kind == "f") != (parts[0].dtype.kind == "f"):
+            raise ValueError(
+                f"{path} must hold {name} of type {parts[0].dtype}, like {paths[0]}, found {part.dtype}; integers and "
+                "floats usually have another scale"
+            )
     return np.concatenate(parts)
 
 
