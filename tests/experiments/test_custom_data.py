@@ -328,6 +328,31 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     torch.testing.assert_close(prepare_samples(shares, data).inputs, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    for name, flat in (("ball", 1.0), ("disc", 0.05)):
+        (tmp_path / "clouds" / name).mkdir(parents=True)
+        for i in range(8):
+            np.save(tmp_path / "clouds" / name / f"{i}.npy", source.normal(size=(200, 3)) * [1, 1, flat])
+    recipe = recipe_for_path(tmp_path / "clouds", {"points": 32})
+    data = recipe_data(recipe)
+    points = np.load(tmp_path / "clouds" / "disc" / "3.npy")
+    wanted = of(recipe, tmp_path / "clouds" / "disc" / "3.npy", data)
+    for cloud, seen in (
+        (1000 * points + 5, np.ones(200)),
+        (np.concatenate([points, points + 9]), np.arange(400) < 200),
+    ):
+        np.savez(tmp_path / "clouds.npz", coords=np.stack([cloud, cloud]), mask=np.stack([seen, seen]).astype(bool))
+        found = of(recipe, tmp_path / "clouds.npz", data)
+        for i in range(2):
+            torch.testing.assert_close(found.coords[i], wanted.coords[0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(found.inputs[i], wanted.inputs[0], atol=1e-4, rtol=0)
+    # The preparation alone, which exported networks and Python need too, does not depend on the unit.
+    stored = data.test.coords
+    batches = [prepare_samples(Batch(stored.new_zeros(len(c), 0, 64), coords=c), data) for c in (stored, 1000 * stored)]
+    torch.testing.assert_close(batches[0].coords, batches[1].coords)
+
+
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = call("train", "nosuch.yaml", code=NO_DATA)

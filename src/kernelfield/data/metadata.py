@@ -32,6 +32,7 @@ _TRANSFORMS: dict[str, type[Any]] = {
         batches.Subsample,
         batches.StandardizeEach,
         clouds.ChoosePoints,
+        clouds.NormalizePoints,
         log_mel.LogMel,
         to_sequence.Flatten,
         to_sequence.NoisePadding,

@@ -128,7 +128,8 @@ def _read(
         coords = clouds.read_clouds([path], data.test.coords.shape[1], recipe.data.get("seed", 0))
         return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
     if suffix in (".npy", ".npz"):
-        return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
+        batch = _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
+        return _as_clouds(batch, recipe, data) if recipe.data["name"] == "cloud_folder" else batch
     if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
@@ -145,6 +146,18 @@ def _read(
     raise ValueError(f"file must end in one of {', '.join(ENDINGS)} and fit the data of the run, got {path.name}")
 
 
+def _as_clouds(batch: Batch, recipe: Recipe, data: Data | None) -> Batch:
+    """Return clouds of any unit, order and number of points as those of a folder are read."""
+    if data is None or data.test.coords is None or batch.coords is None:
+        return batch
+    count, seed = data.test.coords.shape[1], recipe.data.get("seed", 0)
+    seen = torch.ones(batch.coords.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
+    if not bool(seen.any(dim=1).all()):
+        raise ValueError("mask must be True for at least one point of each cloud, got a cloud without points")
+    drawn = [clouds.draw_points(points[kept], count, seed) for points, kept in zip(batch.coords, seen, strict=True)]
+    return Batch(batch.inputs.new_zeros(len(drawn), 0, count), coords=torch.stack(drawn))
+
+
 def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
@@ -158,7 +171,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         raise ValueError(f"{path} must hold inputs and, optionally, coords and mask, found {found}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
-        coords = _at_least_one_sample(coords.float(), 2)
+        coords = _at_least_one_sample(coords, 2)
     # Points may have coordinates but no values.
     inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
     assert inputs is not None
@@ -172,7 +185,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         )
     if mask is not None and tuple(mask.shape) != (len(inputs), *space):
         raise ValueError(f"mask of {path} must have shape {(len(inputs), *space)}, got {tuple(mask.shape)}")
-    return Batch(inputs, coords=coords, mask=mask)
+    return Batch(inputs, coords=None if coords is None else coords.float(), mask=mask)
 
 
 def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:
