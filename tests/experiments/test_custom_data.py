@@ -24,6 +24,7 @@ from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
 from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import read_metadata
+from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -384,6 +385,26 @@ def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
         np.save(tmp_path / "one.npy", np.load(tmp_path / f"{name}.npy")[0])
         heard = list(stream_input(tmp_path / "run", tmp_path / "one.npy", every=5, raw=raw))
         assert heard[-1]["values"] == pytest.approx(found[0]["values"], rel=1e-4)
+
+
+def test_exported_regressions_tell_the_scale_of_their_outputs(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 1, 12)).astype(np.float32)
+    y = np.stack([x.mean((1, 2)) * 5000 + 30_000, x.std((1, 2)) * 1e-3], axis=1)
+    np.savez(tmp_path / "values.npz", x=x, y=y)
+    call("train", tmp_path / "values.npz", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    wanted = torch.tensor([row["values"] for row in run.predict(x[:2])])
+    assert "target = std · output + mean" in call("export", tmp_path / "run")
+    call("export", tmp_path / "run", "--stream")
+    network, stream = tmp_path / "run" / "network.pt2", ExportedStream(tmp_path / "run" / "stream.pt2")
+    scale = read_metadata(network)["target_scale"]
+    assert read_metadata(tmp_path / "run" / "stream.pt2")["target_scale"] == scale
+    inputs = run.prepare(x[:2]).inputs
+    outputs = torch.export.load(network).module()(inputs)
+    heard = [stream.push(sample) for sample in inputs[:1].split(1, dim=-1)][-1]
+    for found in (outputs, heard):
+        values = found.detach().double() * torch.tensor(scale["std"]) + torch.tensor(scale["mean"])
+        torch.testing.assert_close(values, wanted[: len(values)].double(), rtol=1e-3, atol=1e-6)
 
 
 def test_targets_are_standardised_by_an_option(tmp_path: Path) -> None:

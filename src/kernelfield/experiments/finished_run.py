@@ -166,7 +166,7 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
 
     The exported network takes prepared samples: ``input``; ``coords`` for irregular times or points; ``mask`` for
     these, for missing values and for unequal lengths; and ``at`` for predictions at query times. Its metadata hold the
-    preparation, classes, channels, sampling rate and version.
+    preparation, classes, channels, sampling rate, scale of the target and version.
 
     Args:
         folder: folder of the run.
@@ -236,7 +236,14 @@ def _export_metadata(recipe: Recipe, data: Data) -> dict[str, Any]:
         "rate": recipe.data.get("rate"),
         "unit": data.unit,
         "normalisation": metadata(data),
+        "target_scale": _target_scale(recipe, data),
     }
+
+
+def _target_scale(recipe: Recipe, data: Data) -> dict[str, list[float]] | None:
+    """Return mean and std of each target if the network predicts normalised targets: target = std · output + mean."""
+    scale = data.test.batch(slice(0, 0)).scale if recipe.data.get("standardize") else None
+    return None if scale is None else {"mean": list(scale.mean), "std": list(scale.std)}
 
 
 def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
@@ -262,7 +269,7 @@ def export_run_stream(
     """Export a run's network as a stream; return the file, the largest difference, and the conversion of each kernel.
 
     Where the tolerance allows, long kernels are distilled to keep the state small; see
-    :func:`~kernelfield.streaming.distil`.
+    :func:`~kernelfield.streaming.distil`. The stream takes prepared samples and has the metadata of :func:`export_run`.
 
     Args:
         folder: folder of the run.
@@ -273,9 +280,11 @@ def export_run_stream(
     from ..streaming import distil, export_stream  # noqa: PLC0415
 
     run = Run(Path(folder))
-    found = distil(run.network().cpu(), tolerance=tolerance)
+    recipe = run.recipe()
+    about = _export_metadata(recipe, run_metadata(run, recipe))
+    found = distil(run.network(recipe).cpu(), tolerance=tolerance)
     path = run.folder / f"stream.{to}" if out is None else Path(out)
-    return path, export_stream(found.network, path, to=to), str(found)
+    return path, export_stream(found.network, path, to=to, metadata=about), str(found)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:
