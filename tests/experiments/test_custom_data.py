@@ -354,6 +354,24 @@ def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
     torch.testing.assert_close(batches[0].coords, batches[1].coords)
 
 
+def test_a_folder_that_has_changed_is_not_divided_anew(tmp_path: Path) -> None:
+    """With a few more files, training samples would become test samples, and a new class would rename the others."""
+    folder = write_images(tmp_path / "photos", 6, 10)
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    call("test", tmp_path / "run")
+    shutil.copy(folder / "dark" / "1.png", folder / "dark" / "more.png")
+    message = call("test", tmp_path / "run", code=WRONG)
+    assert "14 for train, 3 for validation, 3 for test then, 15 for train, 3 for validation, 3 for test now" in message
+    assert "start_from" in call("train", tmp_path / "run", "--epochs", 2, code=WRONG)
+    call("test", tmp_path / "run", "--data", folder)
+    (folder / "dark" / "more.png").unlink()
+    (folder / "dark").rename(folder / "very dark")  # sorts after "light"
+    assert "other labels or another order" in call("test", tmp_path / "run", code=WRONG)
+    assert "other labels or another order" in call("train", tmp_path / "run", "--epochs", 2, code=WRONG)
+    (folder / "very dark").rename(folder / "dark")
+    call("train", tmp_path / "run", "--epochs", 2)
+
+
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = call("train", "nosuch.yaml", code=NO_DATA)

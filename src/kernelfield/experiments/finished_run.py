@@ -14,7 +14,7 @@ from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import from_metadata, metadata
+from ..data.metadata import from_metadata, metadata, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .run_files import FolderLock
 
 __all__ = [
+    "check_same_data",
     "complete_run",
     "describe_run",
     "export_run",
@@ -83,6 +84,8 @@ def run_test(
         data = replace(data, test=labelled_split(data, folder, recipe.data))
     else:
         data = run_data(opened, recipe, folder)
+        if folder is None:
+            check_same_data(opened, data, "test on new samples with --data")
     if on_data is not None:
         on_data(data)
     task = make_task(recipe, split_over(opened.network(recipe, select), mesh), data)
@@ -260,6 +263,31 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
         with decoding(path, "the preparation of a run's data"):
             return from_metadata(read_json(path))
     return run_data(run, recipe, folder)
+
+
+def check_same_data(run: Run, data: Data, remedy: str) -> None:
+    """Raise a ValueError if the data of a run have changed since its training: samples, their split, or their classes.
+
+    A folder to which files were added is divided anew, so former training samples would be test samples.
+
+    Args:
+        run: the run.
+        data: its data, as they are now.
+        remedy: what to do instead, for the error.
+    """
+    path = run.path("data.json")
+    then = read_json(path).get("samples") if path.exists() else None
+    now = samples_record(data)
+    if then is None or then == now:
+        return
+    counts = [
+        ", ".join(f"{record[name]} for {name}" for name in ("train", "validation", "test")) for record in (then, now)
+    ]
+    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else "other labels or another order"
+    raise ValueError(
+        f"data must be those on which {run.folder} was trained, but they have changed ({found}), and test samples may "
+        f"have been training samples; {remedy}"
+    )
 
 
 @checked(to=Choice("pt2", "onnx"), tolerance=POSITIVE)

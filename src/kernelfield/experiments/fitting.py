@@ -13,12 +13,12 @@ import torch
 
 from .._arguments import checked
 from .._kinds import Choice
-from ..data.metadata import metadata
+from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
-from .finished_run import complete_run
+from .finished_run import check_same_data, complete_run
 from .kernels_ahead import KernelsAhead
 from .loop import Loop, TrainingInterrupted, resident
 from .processes import launched_sizes, wait_for_rendezvous
@@ -103,7 +103,7 @@ def fit(
         _prepare(run, fabric.device, lock if leads else None)
         kernels = KernelsAhead(recipe.name, target) if fabric.device.type == "cuda" else None
         data = recipe_data(recipe, **where) if data is None else data
-        _check_samples(data)
+        _check_samples(data, run)
         network = make_network(recipe, data)
         task, lines = make_task(recipe, network, data), _start(network, recipe, run, data)
         lines += advice(fabric.device)
@@ -186,7 +186,7 @@ def _begin(
     keep_costs_in(run.folder, device)
     stored = metadata(data)
     if stored is not None:
-        write_json(run.folder / "data.json", stored, indent=None)
+        write_json(run.folder / "data.json", {**stored, "samples": samples_record(data)}, indent=None)
     run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
     run.log(f"data: {split_sizes(data)}")
     if on_data is not None:
@@ -354,8 +354,10 @@ def split_sizes(data: Data) -> str:
     return f"{len(data.train):,} samples for training, {held}, {len(data.test):,} for testing"
 
 
-def _check_samples(data: Data) -> None:
-    """Raise a ValueError if a split is empty, or if there is only one class, before the training starts."""
+def _check_samples(data: Data, run: Run) -> None:
+    """Raise a ValueError if a split is empty, if there is only one class, or if a run began on other data."""
+    if latest_checkpoint(run.checkpoints) is not None:
+        check_same_data(run, data, "start a new run, perhaps with start_from")
     if len(data.classes) == 1 and data.task in ("classification", "segmentation"):
         raise ValueError(f"data {data.name!r} must have two or more classes, got only {data.classes[0]!r}")
     for name, split in (("train", data.train), ("test", data.test)):
