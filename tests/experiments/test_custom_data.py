@@ -372,6 +372,21 @@ def test_a_folder_that_has_changed_is_not_divided_anew(tmp_path: Path) -> None:
     call("train", tmp_path / "run", "--epochs", 2)
 
 
+def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 6, 10)
+    output = call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    assert "photos: classification, 2 classes (dark, light); 3 channels of size 6×10" in output
+    assert "test samples are" not in output
+    for i in range(10):
+        shutil.copy(folder / "dark" / f"{i}.png", folder / "dark" / f"copy of {i}.png")
+    output = call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "other")
+    data = recipe_data(find_recipe(tmp_path / "other" / "recipe.yaml"))
+    known = torch.cat([data.train.inputs, data.validation.inputs])
+    twice = sum(any(torch.equal(x, y) for y in known) for x in data.test.inputs)
+    assert twice > 0
+    assert f"{twice} of {len(data.test)} test samples are training or validation samples too" in output
+
+
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = call("train", "nosuch.yaml", code=NO_DATA)

@@ -13,9 +13,11 @@ import torch
 
 from .._arguments import checked
 from .._kinds import Choice
+from ..data.labelled import CUSTOM_LOADERS
 from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
+from .data_summary import data_kind, repeated_samples, split_sizes
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import check_same_data, complete_run
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from .loop import Progress
     from .side_by_side import Outcome
 
-__all__ = ["Job", "fit", "fit_many", "make_fabric", "split_sizes"]
+__all__ = ["Job", "fit", "fit_many", "make_fabric"]
 
 
 @Stepwise
@@ -189,8 +191,12 @@ def _begin(
         write_json(run.folder / "data.json", {**stored, "samples": samples_record(data)}, indent=None)
     run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
     run.log(f"data: {split_sizes(data)}")
+    run.log(f"data: {data_kind(data)}")
     if on_data is not None:
         on_data(data)
+    repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
+    if repeated:
+        lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
     for line in lines:
         run.log(line)
         if on_message is not None:
@@ -340,18 +346,6 @@ def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
 
     fully_shard(module, mesh=mesh["data_parallel"])
     return module
-
-
-@checked()
-def split_sizes(data: Data) -> str:
-    """Return the numbers of training, validation and test samples as text.
-
-    >>> from .datasets import synthetic_data
-    >>> split_sizes(synthetic_data(find_recipe("digits").shape))
-    '8 samples for training, 8 for validation, 8 for testing'
-    """
-    held = f"{len(data.validation):,} for validation" if data.validation is not None else "none for validation"
-    return f"{len(data.train):,} samples for training, {held}, {len(data.test):,} for testing"
 
 
 def _check_samples(data: Data, run: Run) -> None:
