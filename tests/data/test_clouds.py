@@ -13,9 +13,10 @@ import torch
 from kernelfield.data import Data, load
 from kernelfield.data.base import Batch
 from kernelfield.data.io.meshes import read_off, sample_mesh
+from kernelfield.data.sets.clouds.cloud_folder import read_clouds
 from kernelfield.data.sets.clouds.shapenet_part import PARTS, part_iou
 from kernelfield.data.sets.synthetic.solids import SURFACES
-from kernelfield.data.transforms.clouds import ChoosePoints, normalized
+from kernelfield.data.transforms.clouds import ChoosePoints, NormalizePoints, normalized
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -112,6 +113,27 @@ def test_normalised_clouds_fill_the_cube() -> None:
     torch.testing.assert_close(cloud.mean(dim=1), torch.zeros(3, 2), atol=1e-4, rtol=0)
     torch.testing.assert_close(cloud.abs().amax(dim=(1, 2)), torch.ones(3))
     assert normalized(torch.ones(1, 4, 3)).abs().max() == 0
+
+
+def test_masked_points_do_not_move_a_cloud() -> None:
+    cloud = torch.randn(2, 50, 3) * 7 + 100
+    mask = torch.rand(2, 50) > 0.3
+    found = NormalizePoints()(Batch(torch.zeros(2, 0, 50), coords=cloud, mask=mask), False).coords
+    for points, seen, wanted in zip(found, mask, cloud, strict=True):
+        torch.testing.assert_close(points[seen], normalized(wanted[seen]), atol=1e-5, rtol=0)
+
+
+def test_clouds_far_from_their_origin_keep_their_shape(tmp_path: Path) -> None:
+    """Coordinates of a survey: metres with millimetres, and thousands of kilometres from the origin."""
+    points = np.random.default_rng(0).normal(size=(60, 3))
+    lines = [" ".join(f"{v:.6f}" for v in row) for row in points + 5e6]
+    head = "ply\nformat ascii 1.0\nelement vertex 60\n" + "".join(f"property double {a}\n" for a in "xyz")
+    (tmp_path / "far.ply").write_text(head + "end_header\n" + "\n".join(lines) + "\n")
+    np.save(tmp_path / "far.npy", points + 5e6)
+    np.save(tmp_path / "near.npy", points)
+    wanted, *found = read_clouds([tmp_path / name for name in ("near.npy", "far.npy", "far.ply")], 60)
+    for far in found:
+        torch.testing.assert_close(far, wanted, atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize(

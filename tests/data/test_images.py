@@ -11,10 +11,13 @@ import torch
 from PIL import Image
 
 from kernelfield.data.base import Batch
+from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
-from kernelfield.data.sets.images.image_folder import image_folder
+from kernelfield.data.sets.images.image_folder import image_folder, read_image
 from kernelfield.data.sets.images.stl10 import stl10
 from kernelfield.data.transforms.batch import ResizeRotateCrop
+from kernelfield.experiments.custom_data import own_data
+from kernelfield.experiments.predict import find_files
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -97,6 +100,58 @@ def test_folder_of_gray_images_of_many_formats(tmp_path: Path) -> None:
     assert (every == 255).all(dim=(1, 2, 3)).sum() == 1
 
 
+def test_photographs_are_turned_upright(tmp_path: Path) -> None:
+    top_red = np.zeros((16, 8, 3), dtype=np.uint8)
+    top_red[:8, :, 0] = 255
+    # A camera held upright stores the picture on its side, and the tag 6: turn it by 90 degrees clockwise.
+    on_its_side, tag = Image.fromarray(np.rot90(top_red).copy()), Image.Exif()
+    tag[0x0112] = 6
+    for ending in ("png", "jpg", "tif", "webp"):
+        on_its_side.save(tmp_path / f"a.{ending}", exif=tag, **({"lossless": True} if ending == "webp" else {}))
+        found = read_image(tmp_path / f"a.{ending}")
+        assert found.shape == (16, 8, 3), ending
+        assert np.abs(found.astype(int) - top_red).mean() < 8, ending
+    on_its_side.save(tmp_path / "damaged.jpg", exif=b"Exif\0\0 no metadata at all")
+    assert read_image(tmp_path / "damaged.jpg").shape == (8, 16, 3)
+
+
+def test_transparent_pixels_are_white(tmp_path: Path) -> None:
+    drawing = np.zeros((8, 8, 4), dtype=np.uint8)  # black on transparent black
+    drawing[2:6, 2:6, 3] = 255
+    wanted = np.where(drawing[..., 3:] > 0, 0, 255).repeat(3, axis=2)
+    Image.fromarray(drawing).save(tmp_path / "rgba.png")
+    Image.fromarray(drawing[..., ::3].copy(), mode="LA").save(tmp_path / "la.png")
+    palette = Image.fromarray((drawing[..., 3] > 0).astype(np.uint8), mode="P")
+    palette.putpalette([9, 9, 9, 0, 0, 0])
+    palette.save(tmp_path / "palette.png", transparency=0)
+    palette.save(tmp_path / "palette.gif", transparency=0)
+    for name in ("rgba.png", "la.png", "palette.png", "palette.gif"):
+        np.testing.assert_array_equal(read_image(tmp_path / name), wanted, err_msg=name)
+
+
+def test_pixels_of_more_than_8_bits_have_one_scale(tmp_path: Path) -> None:
+    path = tmp_path / "deep.tif"
+    for level in (0.2, 0.8):
+        Image.fromarray(np.full((8, 8), level, dtype=np.float32)).save(path)
+        assert np.abs(read_image(path) - 255 * level).max() < 1
+    for wrong in (np.float32(-1), np.float32(200), np.float32("nan"), np.int32(-5), np.int32(100_000)):
+        Image.fromarray(np.full((8, 8), wrong)).save(path)
+        with pytest.raises(
+            ValueError, match=r"deep.tif must hold (floats from 0 to 1|integers from 0 to 65535), found"
+        ):
+            read_image(path)
+
+
+def test_only_the_first_of_several_pages_is_not_silently_read(tmp_path: Path) -> None:
+    path = tmp_path / "stack.tif"
+    pages = [Image.fromarray(np.full((8, 8), value, dtype=np.uint8)) for value in (0, 100, 200)]
+    pages[0].save(path, save_all=True, append_images=pages[1:])
+    with pytest.raises(ValueError, match=r"stack.tif must hold one image, found 3 pages"):
+        read_image(path)
+    pages[1].save(path, save_all=True, append_images=[pages[0].resize((4, 4))])  # with a thumbnail
+    assert (read_image(path) == 100).all()
+
+
 def test_split_by_folder_names(tmp_path: Path) -> None:
     for part, n in (("train", 10), ("val", 2), ("test", 4)):
         for name in ("a", "b"):
@@ -107,6 +162,50 @@ def test_split_by_folder_names(tmp_path: Path) -> None:
     (tmp_path / "val").rename(tmp_path / "train" / "a" / "more")  # deeper folders belong to their class
     data = image_folder(tmp_path)
     assert [len(s) for s in (data.train, data.validation, data.test)] == [20, 4, 8]
+
+
+def test_names_of_part_folders_in_any_case(tmp_path: Path) -> None:
+    for part in ("Train", "Test"):
+        for name in ("a", "b"):
+            for i in range(4):
+                paint(tmp_path / part / name / f"{i}.png", (8, 8))
+    data = image_folder(tmp_path)
+    assert data.classes == ("a", "b")
+    assert len(data.test) == 8
+    assert len(labelled_split(data, tmp_path, {"name": "image_folder"})) == 8
+    (tmp_path / "Test" / "b").rename(tmp_path / "Test" / "B")
+    with pytest.raises(ValueError, match=r"Test must hold only the classes of Train, a, b, found 'B'"):
+        image_folder(tmp_path)
+
+
+def test_parts_of_a_data_set_are_not_classes(tmp_path: Path) -> None:
+    for part in ("train", "val"):
+        for name in ("a", "b"):
+            for i in range(4):
+                paint(tmp_path / part / name / f"{i}.png", (8, 8))
+    with pytest.raises(ValueError, match=r"or folders train and test of such folders, found only train, val"):
+        image_folder(tmp_path)
+    paint(tmp_path / "bus" / "1.png", (8, 8))  # a train is a vehicle too
+    assert image_folder(tmp_path).classes == ("bus", "train", "val")
+
+
+def test_hidden_files_are_no_samples(tmp_path: Path) -> None:
+    for name in ("a", "b", ".ipynb_checkpoints", "__MACOSX", "a/.ipynb_checkpoints"):
+        for i in range(4):
+            paint(tmp_path / name / f"{i}.png", (8, 8))
+    (tmp_path / "a" / "._1.png").write_bytes(b"resources of macOS")
+    data = image_folder(tmp_path)
+    assert data.classes == ("a", "b")
+    assert len(data.train) + len(data.validation) + len(data.test) == 8
+    assert len(find_files(tmp_path)) == 8
+
+
+def test_the_kind_of_a_folder_is_that_of_most_files(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        paint(tmp_path / name / "cover.png", (8, 8))
+        for i in range(2):
+            (tmp_path / name / f"{i}.wav").write_bytes(b"")
+    assert own_data(tmp_path)[0] == "wav_folder"
 
 
 def test_broken_folders_of_images(tmp_path: Path) -> None:

@@ -178,6 +178,61 @@ def test_mismatched_arrays_are_refused(tmp_path: Path) -> None:
         load("arrays", tmp_path / "a.npz")
 
 
+@pytest.mark.parametrize(
+    ("target", "classes"),
+    [
+        (np.arange(20)[:, None] % 3, ("0", "1", "2")),  # one column
+        (np.array([["no"], ["yes"]] * 10), ("no", "yes")),
+        (np.arange(20)[:, None] % 2, ("0", "1")),
+        (np.array([b"no", b"yes"] * 10), ("no", "yes")),
+        (np.arange(20).astype(">i4") % 3, ("0", "1", "2")),
+    ],
+)
+def test_classes_of_arrays(target: np.ndarray, classes: tuple[str, ...], tmp_path: Path) -> None:
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 3, 8)), y=target)
+    data = load("arrays", tmp_path / "data.npz")
+    assert (data.task, data.classes) == ("classification", classes)
+    again = labelled_split(data, tmp_path / "data.npz", {"name": "arrays"})
+    names = [str(v if isinstance(v, (str, np.integer)) else v.decode()) for v in target.ravel()]
+    assert [data.classes[i] for i in again.target] == names
+
+
+def test_the_preferred_name_of_an_array_counts(tmp_path: Path) -> None:
+    x, y = np.ones((20, 3, 8)), np.arange(20) % 2
+    np.savez(tmp_path / "data.npz", inputs=x, X=x[:, :1], target=y, labels=y * 0)
+    data = load("arrays", tmp_path / "data.npz")
+    assert (data.in_channels, data.classes) == (3, ("0", "1"))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "task", "message"),
+    [
+        (np.zeros((6, 3, 8)), np.arange(6) / 2, "classification", "whole numbers or names in target .* found 0.5"),
+        (np.zeros((6, 3, 8)), np.full(6, np.nan), "classification", "whole numbers or names in target .* found nan"),
+        (np.zeros((6, 3, 8)), np.full((6, 2), 2), "multilabel", "zeros and ones for multilabel, found 2 to 2"),
+        (np.zeros((6, 3, 8)), np.full((6, 2), "a"), "regression", "finite numbers in target for regression, found <U1"),
+        (np.zeros((6, 32, 24, 3)), np.arange(6) % 2, "auto", r"\(6, 32, 24, 3\), whose channels seem to be last"),
+        (np.zeros((6, 100, 2)), np.arange(6) % 2, "auto", r"\(6, 100, 2\), whose channels seem to be last"),
+        (1.7e9 + np.arange(48.0).reshape(6, 1, 8), np.arange(6) % 2, "auto", "array inputs, .* float32 can tell apart"),
+        (np.zeros((6, 3, 8)), 1.7e9 + np.arange(6.0), "auto", "array target, .* float32 can tell apart"),
+    ],
+)
+def test_arrays_of_another_meaning_are_refused(
+    x: np.ndarray, y: np.ndarray, task: str, message: str, tmp_path: Path
+) -> None:
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    with pytest.raises(ValueError, match=f"data.npz.*{message}"):
+        load("arrays", tmp_path / "data.npz", task=task)
+
+
+def test_series_that_float32_cannot_tell_apart_are_refused(tmp_path: Path) -> None:
+    rows = [",".join(f"{1.7e9 + (i * j) % 7}" for j in range(6)) for i in range(20)]
+    path = tmp_path / "waves.csv"
+    path.write_text("\n".join(["label,0,1,2,3,4,5", *(f"{'ab'[i % 2]},{row}" for i, row in enumerate(rows))]))
+    with pytest.raises(ValueError, match="series of waves must hold values that float32 can tell apart"):
+        load("csv_series", path)
+
+
 def test_new_samples_are_those_of_the_test_split(tmp_path: Path) -> None:
     """All samples of the training data, read again as new ones, with the metadata alone, hold the test samples."""
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(20, 2, 6)), y=np.arange(20) % 2)

@@ -49,7 +49,11 @@ class TestImages:
 
     def test_floats_beyond_the_scale_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"x must be uint8 or floats in \[0, 1\] for net\.tag"):
-            transform(1, 8, 8)(torch.full((1, 1, 8, 8), 200.0))
+            transform(1, 8, 8)(torch.full((1, 1, 8, 8), 200.5))
+        with pytest.raises(ValueError, match=r"x must be uint8 or floats in \[0, 1\] for net\.tag"):
+            transform(1, 8, 8)(torch.full((1, 1, 8, 8), 300))
+        stored = torch.randint(2, 256, (1, 1, 8, 8))  # bytes of any type
+        torch.testing.assert_close(transform(1, 8, 8)(stored.double()), transform(1, 8, 8)(stored.to(torch.uint8)))
 
     @pytest.mark.parametrize("shape", [(2, 2, 8, 8), (8,), (2, 1, 8, 8, 8)])
     def test_other_shapes_are_refused_by_name(self, shape: tuple[int, ...]) -> None:

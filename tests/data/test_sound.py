@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def write(path: Path, values: np.ndarray, rate: int = 8_000, width: int = 2) -> None:
     """Write (time,) or (time, channels) values in [-1, 1)."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    values = values.reshape(len(values), -1)
+    values = values if values.ndim == 2 else values[:, None]
     if width == 1:
         raw = ((values + 1) * 128).astype(np.uint8).tobytes()
     else:
@@ -49,6 +49,26 @@ def test_resampling_in_the_spectrum(tmp_path: Path) -> None:
     write(tmp_path / "a.wav", tone())
     finer = read_sound(tmp_path / "a.wav", 12_000)
     assert float((finer - torch.from_numpy(tone(rate=12_000)).float()).abs().max()) < 1e-3
+
+
+def test_sounds_without_samples_or_on_another_scale_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.wav"
+    write(path, np.zeros((0, 1)))
+    with pytest.raises(ValueError, match=r"a\.wav must hold samples, found none"):
+        read_sound(path)
+    write(path, tone())
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-2_000])
+    with pytest.raises(ValueError, match=r"a\.wav must hold the 4000 samples that its header declares, found 3000"):
+        read_sound(path)
+    path.write_bytes(whole[:40] + b"\xff" * 4 + whole[44:])  # the length of a recording that was piped
+    assert len(read_sound(path)) == 4_000
+    soundfile = pytest.importorskip("soundfile")
+    soundfile.write(path, (tone() * 32768).astype(np.float32), 8_000, subtype="FLOAT")
+    with pytest.raises(ValueError, match=r"a\.wav must hold floats in \[-1, 1\], found 16384"):
+        read_sound(path)
+    soundfile.write(path, (tone() * 2.4).astype(np.float32), 8_000, subtype="FLOAT")
+    assert float(read_sound(path).max()) == pytest.approx(1.2, abs=0.01)
 
 
 def test_other_formats_than_wav_need_soundfile(tmp_path: Path) -> None:

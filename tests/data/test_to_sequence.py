@@ -13,7 +13,7 @@ from kernelfield.data.sets.synthetic.memory import copy_memory
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import listops
 from kernelfield.data.transforms.batch import Observed, Standardize
-from kernelfield.data.transforms.split import divide, hold_out, moments
+from kernelfield.data.transforms.split import class_index, divide, hold_out, moments
 from kernelfield.layers import CKConv
 
 FEW = {"train": 6, "validation": 2, "test": 3}
@@ -29,6 +29,22 @@ def test_divide_is_a_stratified_partition(n: int, classes: int, seed: int) -> No
         for c in range(classes):
             assert abs(int((labels[part] == c).sum()) - share * int((labels == c).sum())) <= 2
     assert all(torch.equal(a, b) for a, b in zip(parts, divide(labels, (0.6, 0.2, 0.2), seed), strict=True))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_class_has_a_training_sample(seed: int) -> None:
+    labels = torch.tensor([*range(5), *[5] * 30])
+    train, held, test = divide(labels, seed=seed)
+    assert (len(train), len(held), len(test)) == (25, 5, 5)
+    assert set(labels[train].tolist()) == set(range(6))
+    assert sorted(torch.cat([train, held, test]).tolist()) == list(range(35))
+
+
+def test_classes_have_one_order() -> None:
+    """Names that are equal as numbers have the same order in every process."""
+    names = ["1.0", "10", "9", "01", "1", "1e0"]
+    assert class_index(names)[1] == ("01", "1", "1.0", "1e0", "9", "10")
+    assert class_index(["nan", "2", "10"])[1] == ("10", "2", "nan")
 
 
 @pytest.mark.parametrize("shares", [(0.5, 0.5), (0.5, 0.6, -0.1), (0.5, 0.2, 0.2), (0.0, 0.5, 0.5)])

@@ -15,18 +15,22 @@ import torch
 from kernelfield import load_run
 from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.cli.common import recipe_and_data
+from kernelfield.data.base import Batch
+from kernelfield.data.labelled import labelled_split
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.recipe import find_recipe, with_settings
-from kernelfield.experiments.sample_files import prepare_samples, read_file, read_samples
+from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
+from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import read_metadata
+from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from kernelfield.data.base import Batch, Data
+    from kernelfield.data.base import Data
     from kernelfield.experiments.recipe import Recipe
 
 TINY = (
@@ -219,6 +223,56 @@ def test_images_that_are_not_square(tmp_path: Path) -> None:
     assert any(torch.equal(found.inputs[0], image) for image in every)
 
 
+def test_samples_of_images_on_any_scale(tmp_path: Path) -> None:
+    """Bytes, whole floats and floats in [0, 1] are the same image; anything else is refused."""
+    recipe = recipe_for_path(write_images(tmp_path / "photos", 6, 10))
+    data = recipe_data(recipe)
+    stored = data.test.inputs
+    wanted = data.test.batch(slice(None)).inputs
+    for x in (stored, stored.long(), stored.double(), stored / 255):
+        batch = check_samples(Batch(x), recipe, data, "inputs")
+        torch.testing.assert_close(prepare_samples(batch, data).inputs, wanted)
+        np.save(tmp_path / "x.npy", x.numpy())
+        torch.testing.assert_close(of(recipe, tmp_path / "x.npy", data).inputs, wanted)
+    for x in (stored / 127.5 - 1, stored > 99, 256 * stored.int(), stored + 0.5, torch.from_numpy(np.uint16([[300]]))):
+        with pytest.raises(ValueError, match=r"inputs must be uint8 or floats in \[0, 1\], like the data of the run"):
+            check_samples(Batch(x.expand_as(stored)), recipe, data, "inputs")
+
+
+def test_samples_of_arrays_on_the_scale_of_the_training(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (20, 1, 8, 8), dtype=np.uint8)
+    np.savez(tmp_path / "bytes.npz", x=x, y=np.arange(20) % 2)
+    recipe = recipe_for_path(tmp_path / "bytes.npz")
+    data = recipe_data(recipe)
+    found = prepare_samples(check_samples(Batch(torch.from_numpy(x)), recipe, data, "inputs"), data)
+    assert abs(float(found.inputs.mean())) < 0.1
+    with pytest.raises(ValueError, match="inputs must be uint8, like the data of the run, got float64 from 0 to 1"):
+        check_samples(Batch(torch.from_numpy(x / 255)), recipe, data, "inputs")
+    np.savez(tmp_path / "shares.npz", x=x / 255, y=np.arange(20) % 2)
+    with pytest.raises(ValueError, match=r"shares.npz, array inputs, must be uint8"):
+        labelled_split(data, tmp_path / "shares.npz", recipe.data)
+    (tmp_path / "bytes.npz").rename(tmp_path / "train.npz")
+    (tmp_path / "shares.npz").rename(tmp_path / "test.npz")
+    with pytest.raises(ValueError, match=r"test.npz must hold inputs of type uint8"):
+        recipe_for_path(tmp_path / "train.npz")
+
+
+@pytest.mark.parametrize("labels", [(3, 1), ("water", "land")])
+def test_classes_at_each_position_are_those_of_the_training(labels: tuple[Any, Any], tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 1, 12))
+    y = np.where(x[:, 0] > 0, *labels)
+    np.savez(tmp_path / "masks.npz", x=x, y=y)
+    call("train", tmp_path / "masks.npz", "--epochs", 30, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    found = np.array([row["classes"] for row in run.predict(x)])
+    assert found.dtype.kind == y.dtype.kind
+    assert (found == y).mean() > 0.9
+    ready = run.predict(run.prepare(x).inputs, raw=True)
+    assert [row["classes"] for row in ready] == found.tolist()
+    queried = run.predict(x[:1], at=[[2.0], [7.0]])
+    assert [row["classes"] for row in queried] == found[0, [2, 7]].tolist()
+
+
 def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_wide(tmp_path / "wide.csv")
@@ -228,6 +282,9 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path / "elsewhere")
     found = json.loads(call("predict", "../run", "../x.npy", "--json"))
     assert [row["class"] for row in found] == ["up", "down", "up"]
+    np.save("ready.npy", load_run("../run").prepare(np.load("../x.npy")[:, None]).inputs.numpy())
+    ready = json.loads(call("predict", "../run", "ready.npy", "--raw", "--json"))
+    assert [row["probabilities"] for row in ready] == [row["probabilities"] for row in found]
     # A run is self-contained: the training data may move, and so may the run.
     (tmp_path / "wide.csv").rename(tmp_path / "moved.csv")
     (tmp_path / "run").rename(tmp_path / "elsewhere" / "moved")
@@ -267,6 +324,67 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     every = torch.cat([s.batch(slice(None)).inputs for s in (data.train, data.validation, data.test)])
     found = of(recipe, tmp_path / "sounds" / "low" / "3.wav", data)
     assert any(torch.equal(found.inputs[0], clip) for clip in every)
+    shares = check_samples(Batch(data.test.inputs / 32767), recipe, data, "inputs")  # as other libraries read sounds
+    wanted = data.test.batch(slice(None)).inputs
+    torch.testing.assert_close(prepare_samples(shares, data).inputs, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    for name, flat in (("ball", 1.0), ("disc", 0.05)):
+        (tmp_path / "clouds" / name).mkdir(parents=True)
+        for i in range(8):
+            np.save(tmp_path / "clouds" / name / f"{i}.npy", source.normal(size=(200, 3)) * [1, 1, flat])
+    recipe = recipe_for_path(tmp_path / "clouds", {"points": 32})
+    data = recipe_data(recipe)
+    points = np.load(tmp_path / "clouds" / "disc" / "3.npy")
+    wanted = of(recipe, tmp_path / "clouds" / "disc" / "3.npy", data)
+    for cloud, seen in (
+        (1000 * points + 5, np.ones(200)),
+        (np.concatenate([points, points + 9]), np.arange(400) < 200),
+    ):
+        np.savez(tmp_path / "clouds.npz", coords=np.stack([cloud, cloud]), mask=np.stack([seen, seen]).astype(bool))
+        found = of(recipe, tmp_path / "clouds.npz", data)
+        for i in range(2):
+            torch.testing.assert_close(found.coords[i], wanted.coords[0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(found.inputs[i], wanted.inputs[0], atol=1e-4, rtol=0)
+    # The preparation alone, which exported networks and Python need too, does not depend on the unit.
+    stored = data.test.coords
+    batches = [prepare_samples(Batch(stored.new_zeros(len(c), 0, 64), coords=c), data) for c in (stored, 1000 * stored)]
+    torch.testing.assert_close(batches[0].coords, batches[1].coords)
+
+
+def test_a_folder_that_has_changed_is_not_divided_anew(tmp_path: Path) -> None:
+    """With a few more files, training samples would become test samples, and a new class would rename the others."""
+    folder = write_images(tmp_path / "photos", 6, 10)
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    call("test", tmp_path / "run")
+    shutil.copy(folder / "dark" / "1.png", folder / "dark" / "more.png")
+    message = call("test", tmp_path / "run", code=WRONG)
+    assert "14 for train, 3 for validation, 3 for test then, 15 for train, 3 for validation, 3 for test now" in message
+    assert "start_from" in call("train", tmp_path / "run", "--epochs", 2, code=WRONG)
+    call("test", tmp_path / "run", "--data", folder)
+    (folder / "dark" / "more.png").unlink()
+    (folder / "dark").rename(folder / "very dark")  # sorts after "light"
+    assert "other labels or another order" in call("test", tmp_path / "run", code=WRONG)
+    assert "other labels or another order" in call("train", tmp_path / "run", "--epochs", 2, code=WRONG)
+    (folder / "very dark").rename(folder / "dark")
+    call("train", tmp_path / "run", "--epochs", 2)
+
+
+def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 6, 10)
+    output = call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    assert "photos: classification, 2 classes (dark, light); 3 channels of size 6×10" in output
+    assert "test samples are" not in output
+    for i in range(10):
+        shutil.copy(folder / "dark" / f"{i}.png", folder / "dark" / f"copy of {i}.png")
+    output = call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "other")
+    data = recipe_data(find_recipe(tmp_path / "other" / "recipe.yaml"))
+    known = torch.cat([data.train.inputs, data.validation.inputs])
+    twice = sum(any(torch.equal(x, y) for y in known) for x in data.test.inputs)
+    assert twice > 0
+    assert f"{twice} of {len(data.test)} test samples are training or validation samples too" in output
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +414,30 @@ def test_values_far_from_one_are_learned(tmp_path: Path) -> None:
     assert float((values - data.test.target).square().mean()) == pytest.approx(metrics["mse"], rel=1e-3)
     ready = json.loads(call("predict", tmp_path / "run", tmp_path / "ready.npy", "--raw", "--json"))
     assert [row["values"] for row in ready] == [row["values"] for row in found]
+    for name, raw in (("x", False), ("ready", True)):
+        np.save(tmp_path / "one.npy", np.load(tmp_path / f"{name}.npy")[0])
+        heard = list(stream_input(tmp_path / "run", tmp_path / "one.npy", every=5, raw=raw))
+        assert heard[-1]["values"] == pytest.approx(found[0]["values"], rel=1e-4)
+
+
+def test_exported_regressions_tell_the_scale_of_their_outputs(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 1, 12)).astype(np.float32)
+    y = np.stack([x.mean((1, 2)) * 5000 + 30_000, x.std((1, 2)) * 1e-3], axis=1)
+    np.savez(tmp_path / "values.npz", x=x, y=y)
+    call("train", tmp_path / "values.npz", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    wanted = torch.tensor([row["values"] for row in run.predict(x[:2])])
+    assert "target = std · output + mean" in call("export", tmp_path / "run")
+    call("export", tmp_path / "run", "--stream")
+    network, stream = tmp_path / "run" / "network.pt2", ExportedStream(tmp_path / "run" / "stream.pt2")
+    scale = read_metadata(network)["target_scale"]
+    assert read_metadata(tmp_path / "run" / "stream.pt2")["target_scale"] == scale
+    inputs = run.prepare(x[:2]).inputs
+    outputs = torch.export.load(network).module()(inputs)
+    heard = [stream.push(sample) for sample in inputs[:1].split(1, dim=-1)][-1]
+    for found in (outputs, heard):
+        values = found.detach().double() * torch.tensor(scale["std"]) + torch.tensor(scale["mean"])
+        torch.testing.assert_close(values, wanted[: len(values)].double(), rtol=1e-3, atol=1e-6)
 
 
 def test_targets_are_standardised_by_an_option(tmp_path: Path) -> None:

@@ -175,14 +175,15 @@ def print_result(run: Run, as_json: bool) -> None:
 
 
 def print_sizes(*, quiet: bool) -> Callable[[Data], None]:
-    """Return a callback for ``on_data`` of ``fit`` that prints the sizes of the splits once to standard error."""
+    """Return a callback for ``on_data`` of ``fit`` that prints the sizes of the splits and the task once."""
     printed = [quiet]
 
     def callback(data: Data) -> None:
-        from ..experiments.fitting import split_sizes  # noqa: PLC0415
+        from ..experiments.data_summary import data_kind, split_sizes  # noqa: PLC0415
 
         if not printed[0]:
             typer.echo(f"{data.name}: {split_sizes(data)}", err=True)
+            typer.echo(f"{data.name}: {data_kind(data)}", err=True)
         printed[0] = True
 
     return callback

@@ -155,10 +155,11 @@ def export(
     """Export a trained network for use without this package, and compare the file with the network.
 
     Its inputs are prepared samples, with mask and coordinates if the data have them. Its metadata hold the preparation,
-    classes and sampling rate.
+    classes, sampling rate and scale of the target.
     """
     with errors():
         from ..experiments.finished_run import export_run, export_run_stream  # noqa: PLC0415
+        from ..export import read_metadata  # noqa: PLC0415
 
         if stream:
             path, error, kernels = export_run_stream(run, to, out)
@@ -166,3 +167,6 @@ def export(
         else:
             path, error = export_run(run, to, out)
         typer.echo(f"{path}: differs from the network by at most {error:.1e}")
+        if (scale := read_metadata(path).get("target_scale")) is not None:
+            mean, std = (", ".join(f"{value:.6g}" for value in scale[key]) for key in ("mean", "std"))
+            typer.echo(f"its outputs are normalised: target = std · output + mean, with std {std} and mean {mean}")

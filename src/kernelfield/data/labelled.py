@@ -11,6 +11,7 @@ import torch
 from .._arguments import checked
 from .base import Split
 from .io.pairs import split_files
+from .preprocessing import in_stored_range
 from .sets.arrays import array_target, read_array_file
 from .sets.audio import sound_folder as sounds
 from .sets.clouds import cloud_folder as clouds
@@ -95,8 +96,7 @@ def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
 
 def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:
     """Return the files and classes of a folder with one folder per class, perhaps inside a folder "test"."""
-    where = next((path / name for name in images.PARTS[2] if (path / name).is_dir()), path)
-    found = images.list_files(where, endings, what)
+    found = images.list_files(images.part_folder(path, images.PARTS[2]) or path, endings, what)
     return [file for _, file in found], _known([name for name, _ in found], data, path)
 
 
@@ -129,7 +129,7 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     target, _, out = array_target(held["target"], data.task, shape, file, data.classes or None)
     if out != data.out_channels:
         raise ValueError(f"{file} must hold a target of {data.out_channels} values, found {out}")
-    inputs = torch.from_numpy(held["inputs"]).float()
+    inputs = in_stored_range(torch.from_numpy(held["inputs"]), data, f"{file}, array inputs,")
     coords, mask = (None if held.get(key) is None else torch.from_numpy(held[key]) for key in ("coords", "mask"))
     unseen = inputs.isnan().all(dim=1)
     if data.test.mask is not None or bool(unseen.any()):

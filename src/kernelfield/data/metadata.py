@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import fields
 from typing import Any
 
@@ -12,7 +13,7 @@ from .base import TENSORS, Data, Split, TargetScale
 from .transforms import batch as batches
 from .transforms import clouds, log_mel, to_sequence
 
-__all__ = ["from_metadata", "metadata"]
+__all__ = ["from_metadata", "metadata", "samples_record"]
 
 FORMAT = 1
 #: transforms that can be stored, by name
@@ -32,6 +33,7 @@ _TRANSFORMS: dict[str, type[Any]] = {
         batches.Subsample,
         batches.StandardizeEach,
         clouds.ChoosePoints,
+        clouds.NormalizePoints,
         log_mel.LogMel,
         to_sequence.Flatten,
         to_sequence.NoisePadding,
@@ -86,6 +88,28 @@ def from_metadata(values: dict[str, Any]) -> Data:
         return Data(train=empty, validation=None, test=empty, **plain)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"metadata must describe a data set: {error!r}") from error
+
+
+@checked()
+def samples_record(data: Data) -> dict[str, Any]:
+    """Return the number of samples in each split, and a checksum of their targets and of the names of the classes.
+
+    A folder with one file more is divided anew. The record then differs, while the shapes of the data are the same.
+
+    >>> from kernelfield.data import load
+    >>> record = samples_record(load("digits"))
+    >>> record["train"], record == samples_record(load("digits")), record == samples_record(load("digits", seed=1))
+    (1294, True, False)
+    """
+    digest = hashlib.sha256("\n".join(data.classes).encode())
+    record: dict[str, Any] = {}
+    for name in ("train", "validation", "test"):
+        split = getattr(data, name)
+        record[name] = 0 if split is None else len(split)
+        if record[name]:
+            # The first value of each target, since those of images may be large.
+            digest.update(split.target.reshape(len(split), -1)[:, 0].contiguous().cpu().numpy().tobytes())
+    return {**record, "sha256": digest.hexdigest()}
 
 
 def _layout(tensor: torch.Tensor | None) -> dict[str, Any] | None:

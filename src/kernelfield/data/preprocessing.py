@@ -15,11 +15,12 @@ from ..ops import resample
 from .base import Batch
 from .metadata import from_metadata
 from .transforms.batch import Standardize
+from .transforms.log_mel import LogMel
 
 if TYPE_CHECKING:
     from .base import Data
 
-__all__ = ["Preprocessing", "prepare_samples", "preprocessing"]
+__all__ = ["Preprocessing", "in_stored_range", "prepare_samples", "preprocessing"]
 
 #: luminance of red, green and blue (ITU-R BT.601)
 _LUMINANCE = (0.299, 0.587, 0.114)
@@ -65,7 +66,7 @@ class Preprocessing:
         Args:
             x: (n, channels, ...) raw samples, or (n, ...) of one channel. Images may have any size and one or three
                 channels, also for a network that reads their pixels as a sequence. Integers are taken as stored. If the
-                data set stores integers, floats must lie in [0, 1], or [-1, 1] for sounds.
+                data set stores integers, floats must lie in [0, 1], or [-1, 1] for sounds, or be such integers.
             rate: sampling rate of series in Hz, if it differs from the network's.
         """
         batch = self.batch(x, rate=rate)
@@ -90,27 +91,13 @@ class Preprocessing:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
         places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
         if self.data.vocabulary is None:
-            values = self._in_stored_range(values)
+            values = in_stored_range(values, self.data, "x", f" for {self.name}")
             if places is None:
                 values, seen = self._on_grid(values, seen, rate)
         raw = Batch(values, coords=places, mask=seen, step=self.data.test.step)
         if raw.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
             raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
         return prepare_samples(raw, self.data)
-
-    def _in_stored_range(self, x: Tensor) -> Tensor:
-        """Return floats scaled to the range of the stored integers, if these are bytes or 16-bit sound."""
-        stored, full = self.data.test.inputs.dtype, _full_scale(self.data.test.prepare)
-        if not x.is_floating_point() or stored.is_floating_point or full is None:
-            return x.float()
-        low = 0.0 if stored == torch.uint8 else -1.0
-        seen = x[x.isfinite()]
-        if seen.numel() and (float(seen.min()) < low or float(seen.max()) > 1):
-            raise ValueError(
-                f"x must be {str(stored).removeprefix('torch.')} or floats in [{low:g}, 1] for {self.name}, got floats "
-                f"from {float(seen.min()):.4g} to {float(seen.max()):.4g}"
-            )
-        return x.float() * full
 
     def _on_grid(self, x: Tensor, mask: Tensor | None, rate: float | None) -> tuple[Tensor, Tensor | None]:
         channels, *size = self.input_shape
@@ -164,9 +151,38 @@ class Preprocessing:
         return F.interpolate(x, tuple(size), mode="bilinear", antialias=True, align_corners=False)
 
 
+def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tensor:
+    """Return raw samples on the scale on which a data set stores them, as floats.
+
+    If it stores bytes or 16-bit integers, ``x`` must hold such integers, of any type, or floats in [0, 1] or [-1, 1],
+    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence.
+
+    Args:
+        x: samples, before any preparation; NaN is a missing value.
+        data: the data set, or its metadata.
+        where: description of the samples, for errors.
+        suffix: end of the description.
+    """
+    stored, full = data.test.inputs.dtype, _full_scale(data.test.prepare)
+    if x.dtype == stored or stored not in (torch.uint8, torch.int16):
+        return x.float()
+    limits, low = torch.iinfo(stored), 0 if stored == torch.uint8 else -1
+    seen = x[x.isfinite()] if x.is_floating_point() else x.long()
+    least, most = (float(seen.min()), float(seen.max())) if seen.numel() else (0.0, 0.0)
+    if x.is_floating_point() and full is not None and least >= low and most <= 1:
+        return x.float() * full
+    whole = not x.is_floating_point() or bool((seen == seen.round()).all())
+    if x.dtype == torch.bool or not whole or least < limits.min or most > limits.max:
+        kind = str(stored).removeprefix("torch.")
+        floats = "" if full is None else f" or floats in [{low}, 1]"
+        got = f"{str(x.dtype).removeprefix('torch.')} from {least:.4g} to {most:.4g}"
+        raise ValueError(f"{where} must be {kind}{floats}{suffix}, got {got}")
+    return x.float()
+
+
 def _full_scale(prepare: Any) -> float | None:
     """Return the stored number that stands for 1; None if the transform scales neither bytes nor 16-bit sound."""
-    if isinstance(prepare, Standardize) and prepare.scale < 1:
+    if isinstance(prepare, (Standardize, LogMel)) and prepare.scale < 1:
         return 1 / prepare.scale
     inner = [*getattr(prepare, "steps", ()), getattr(prepare, "before", None)]
     return next((found for part in inner if part is not None and (found := _full_scale(part))), None)

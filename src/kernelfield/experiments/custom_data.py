@@ -12,7 +12,7 @@ import torch
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT, Int, ListOf
-from ..data.io.files import read_table
+from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
@@ -44,7 +44,7 @@ SUFFIXES = {
     ".npz": "arrays",
     ".txt": "text",
 }
-#: loaders of folders, with the suffixes of their files; the first match counts
+#: loaders of folders, with the suffixes of their files
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
 
@@ -74,9 +74,8 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 
 def _inside(path: Path) -> str:
-    """Return the loader of images, sounds or point clouds that fits the files in a folder."""
-    seen = {inner.suffix.lower() for inner in path.rglob("*")}
-    return next((kind for kind, endings in FOLDERS.items() if seen & set(endings)), "image_folder")
+    """Return the loader of images, sounds or point clouds that reads most of the files in a folder."""
+    return max(FOLDERS, key=lambda kind: len(find_visible(path, FOLDERS[kind])))
 
 
 def _has_names(path: Path) -> bool:

@@ -14,7 +14,7 @@ from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import from_metadata, metadata
+from ..data.metadata import from_metadata, metadata, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data
 from .evaluation import evaluate
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from .run_files import FolderLock
 
 __all__ = [
+    "check_same_data",
     "complete_run",
     "describe_run",
     "export_run",
@@ -83,6 +84,8 @@ def run_test(
         data = replace(data, test=labelled_split(data, folder, recipe.data))
     else:
         data = run_data(opened, recipe, folder)
+        if folder is None:
+            check_same_data(opened, data, "test on new samples with --data")
     if on_data is not None:
         on_data(data)
     task = make_task(recipe, split_over(opened.network(recipe, select), mesh), data)
@@ -166,7 +169,7 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
 
     The exported network takes prepared samples: ``input``; ``coords`` for irregular times or points; ``mask`` for
     these, for missing values and for unequal lengths; and ``at`` for predictions at query times. Its metadata hold the
-    preparation, classes, channels, sampling rate and version.
+    preparation, classes, channels, sampling rate, scale of the target and version.
 
     Args:
         folder: folder of the run.
@@ -236,7 +239,14 @@ def _export_metadata(recipe: Recipe, data: Data) -> dict[str, Any]:
         "rate": recipe.data.get("rate"),
         "unit": data.unit,
         "normalisation": metadata(data),
+        "target_scale": _target_scale(recipe, data),
     }
+
+
+def _target_scale(recipe: Recipe, data: Data) -> dict[str, list[float]] | None:
+    """Return mean and std of each target if the network predicts normalised targets: target = std · output + mean."""
+    scale = data.test.batch(slice(0, 0)).scale if recipe.data.get("standardize") else None
+    return None if scale is None else {"mean": list(scale.mean), "std": list(scale.std)}
 
 
 def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
@@ -255,6 +265,31 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
     return run_data(run, recipe, folder)
 
 
+def check_same_data(run: Run, data: Data, remedy: str) -> None:
+    """Raise a ValueError if the data of a run have changed since its training: samples, their split, or their classes.
+
+    A folder to which files were added is divided anew, so former training samples would be test samples.
+
+    Args:
+        run: the run.
+        data: its data, as they are now.
+        remedy: what to do instead, for the error.
+    """
+    path = run.path("data.json")
+    then = read_json(path).get("samples") if path.exists() else None
+    now = samples_record(data)
+    if then is None or then == now:
+        return
+    counts = [
+        ", ".join(f"{record[name]} for {name}" for name in ("train", "validation", "test")) for record in (then, now)
+    ]
+    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else "other labels or another order"
+    raise ValueError(
+        f"data must be those on which {run.folder} was trained, but they have changed ({found}), and test samples may "
+        f"have been training samples; {remedy}"
+    )
+
+
 @checked(to=Choice("pt2", "onnx"), tolerance=POSITIVE)
 def export_run_stream(
     folder: str | Path, to: str = "pt2", out: str | Path | None = None, *, tolerance: float = 1e-3
@@ -262,7 +297,7 @@ def export_run_stream(
     """Export a run's network as a stream; return the file, the largest difference, and the conversion of each kernel.
 
     Where the tolerance allows, long kernels are distilled to keep the state small; see
-    :func:`~kernelfield.streaming.distil`.
+    :func:`~kernelfield.streaming.distil`. The stream takes prepared samples and has the metadata of :func:`export_run`.
 
     Args:
         folder: folder of the run.
@@ -273,9 +308,11 @@ def export_run_stream(
     from ..streaming import distil, export_stream  # noqa: PLC0415
 
     run = Run(Path(folder))
-    found = distil(run.network().cpu(), tolerance=tolerance)
+    recipe = run.recipe()
+    about = _export_metadata(recipe, run_metadata(run, recipe))
+    found = distil(run.network(recipe).cpu(), tolerance=tolerance)
     path = run.folder / f"stream.{to}" if out is None else Path(out)
-    return path, export_stream(found.network, path, to=to), str(found)
+    return path, export_stream(found.network, path, to=to, metadata=about), str(found)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:

@@ -13,12 +13,14 @@ import torch
 
 from .._arguments import checked
 from .._kinds import Choice
-from ..data.metadata import metadata
+from ..data.labelled import CUSTOM_LOADERS
+from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
+from .data_summary import data_kind, repeated_samples, split_sizes
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
-from .finished_run import complete_run
+from .finished_run import check_same_data, complete_run
 from .kernels_ahead import KernelsAhead
 from .loop import Loop, TrainingInterrupted, resident
 from .processes import launched_sizes, wait_for_rendezvous
@@ -38,7 +40,7 @@ if TYPE_CHECKING:
     from .loop import Progress
     from .side_by_side import Outcome
 
-__all__ = ["Job", "fit", "fit_many", "make_fabric", "split_sizes"]
+__all__ = ["Job", "fit", "fit_many", "make_fabric"]
 
 
 @Stepwise
@@ -103,7 +105,7 @@ def fit(
         _prepare(run, fabric.device, lock if leads else None)
         kernels = KernelsAhead(recipe.name, target) if fabric.device.type == "cuda" else None
         data = recipe_data(recipe, **where) if data is None else data
-        _check_samples(data)
+        _check_samples(data, run)
         network = make_network(recipe, data)
         task, lines = make_task(recipe, network, data), _start(network, recipe, run, data)
         lines += advice(fabric.device)
@@ -186,14 +188,18 @@ def _begin(
     keep_costs_in(run.folder, device)
     stored = metadata(data)
     if stored is not None:
-        write_json(run.folder / "data.json", stored, indent=None)
+        write_json(run.folder / "data.json", {**stored, "samples": samples_record(data)}, indent=None)
     run.log(f"training {recipe.name} with {count_parameters(network):,} parameters on {device}")
     run.log(f"data: {split_sizes(data)}")
     schedule = recipe.schedule
     steps = f", lowered after {', '.join(f'{epoch:g}' for epoch in schedule.milestones)}" if schedule.milestones else ""
     run.log(f"schedule: {schedule.name}, {recipe.training.epochs} epochs, warm-up {schedule.warmup:g}{steps}")
+    run.log(f"data: {data_kind(data)}")
     if on_data is not None:
         on_data(data)
+    repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
+    if repeated:
+        lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
     for line in lines:
         run.log(line)
         if on_message is not None:
@@ -345,20 +351,12 @@ def _shard(module: torch.nn.Module, mesh: Any) -> torch.nn.Module:
     return module
 
 
-@checked()
-def split_sizes(data: Data) -> str:
-    """Return the numbers of training, validation and test samples as text.
-
-    >>> from .datasets import synthetic_data
-    >>> split_sizes(synthetic_data(find_recipe("digits").shape))
-    '8 samples for training, 8 for validation, 8 for testing'
-    """
-    held = f"{len(data.validation):,} for validation" if data.validation is not None else "none for validation"
-    return f"{len(data.train):,} samples for training, {held}, {len(data.test):,} for testing"
-
-
-def _check_samples(data: Data) -> None:
-    """Raise a ValueError if a split is empty, before the training starts."""
+def _check_samples(data: Data, run: Run) -> None:
+    """Raise a ValueError if a split is empty, if there is only one class, or if a run began on other data."""
+    if latest_checkpoint(run.checkpoints) is not None:
+        check_same_data(run, data, "start a new run, perhaps with start_from")
+    if len(data.classes) == 1 and data.task in ("classification", "segmentation"):
+        raise ValueError(f"data {data.name!r} must have two or more classes, got only {data.classes[0]!r}")
     for name, split in (("train", data.train), ("test", data.test)):
         if len(split) == 0:
             counts = f"{len(data.train)} for training and {len(data.test)} for testing"

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -15,6 +16,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
+from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
@@ -28,7 +30,6 @@ from .task import takes_argument
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    import numpy as np
     from torch.distributed.device_mesh import DeviceMesh
 
     from ..data.base import Data
@@ -87,6 +88,11 @@ class TrainedRun:
         """Names of the classes; empty if there are none."""
         return self.data.classes
 
+    def class_names(self, count: int) -> tuple[str, ...]:
+        """Return the names of ``count`` classes; numbers from 0 if the run does not store names."""
+        known = self.classes if "data" in self.__dict__ or self.run.path("data.json").exists() else ()
+        return known if len(known) == count else tuple(map(str, range(count)))
+
     @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE))
     def prepare(
         self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
@@ -129,9 +135,10 @@ class TrainedRun:
 
         Returns:
             A dictionary for each sample with ``class``, its ``probability`` and the ``probabilities`` of all classes by
-            name; or with the ``values`` of a regression; or with the ``classes`` at each position. ``file`` and
-            ``sample``, the number in the file, identify the sample. With ``at``, there is one dictionary for each
-            sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in the file.
+            name; or with the ``values`` of a regression; or with the ``classes`` at each position, as in the training
+            data. ``file`` and ``sample``, the number in the file, identify the sample. With ``at``, there is one
+            dictionary for each sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in
+            the file.
         """
         data = None if raw else self.data
         queries = self._queries(at)
@@ -188,12 +195,12 @@ class TrainedRun:
                 file, sample = places[int((~torch.isfinite(outputs.flatten(1))).any(dim=1).int().argmax())]
                 where = f"sample {sample}" + (f" of {file}" if file else "")
                 raise NonFiniteOutputs(f"the outputs of the network are not finite for {where}")
-            rows = self._describe(outputs, ready.scale or scale, () if data is None else data.classes)
+            rows = self._describe(outputs, ready.scale or scale)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
 
-    def _describe(self, outputs: Tensor, scale: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    def _describe(self, outputs: Tensor, scale: Any) -> list[dict[str, Any]]:
         task = self.recipe.shape.task
-        names = classes if len(classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
+        names = self.class_names(outputs.shape[1])
 
         def shares(row: list[float]) -> dict[str, float]:
             return {name: round(p, 6) for name, p in zip(names, row, strict=True)}
@@ -207,7 +214,10 @@ class TrainedRun:
             ]
         if task == "multilabel":
             return [{"probabilities": shares(row)} for row in outputs.double().sigmoid().tolist()]
-        if task in ("segmentation", "language"):
+        if task == "segmentation":
+            labels = np.array([int(name) if name.removeprefix("-").isdecimal() else name for name in names], object)
+            return [{"classes": row} for row in labels[outputs.argmax(dim=1).numpy()].tolist()]
+        if task == "language":
             return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]
         return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
@@ -219,7 +229,11 @@ def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None,
     key, places = asked[sample]
     named = {"series": key} if key else {}
     kind = "time" if places.ndim == 1 else "place"
-    cells = {name: [[value[i] for value in values] for i in range(len(places))] for name, values in row.items()}
+    # Values have an axis of outputs before that of queries, classes do not.
+    cells = {
+        name: values if name == "classes" else [[value[i] for value in values] for i in range(len(places))]
+        for name, values in row.items()
+    }
     return [
         {**named, kind: place, **{name: values[i] for name, values in cells.items()}}
         for i, place in enumerate(places.tolist())
@@ -236,12 +250,10 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
         return [path for part in source for path in find_files(part)]
     path = Path(source).expanduser()
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.suffix.lower() in ENDINGS and p.is_file())
+        found = find_visible(path, ENDINGS)
     elif not path.exists() and glob.has_magic(str(path)):
         found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]  # noqa: PTH207
     elif path.suffix.lower() == ".txt" and path.is_file():
-        from ..data.io.files import read_lines  # noqa: PLC0415
-
         lines = [line.strip() for line in read_lines(path)]
         found = [path.parent / line for line in lines if line and not line.startswith("#")]
     else:

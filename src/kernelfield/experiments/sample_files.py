@@ -10,7 +10,7 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
-from ..data.preprocessing import prepare_samples
+from ..data.preprocessing import in_stored_range, prepare_samples
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
@@ -108,13 +108,15 @@ def stored_shape(recipe: Recipe, data: Data | None) -> tuple[Any, ...]:
 
 
 def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -> Batch:
-    """Return samples unchanged if they have the channels and axes of the run; raise a ValueError otherwise."""
+    """Return samples on the scale of the run; raise a ValueError unless they have its channels, axes and scale."""
     tokens, wanted, inputs = recipe.shape.vocabulary is not None, stored_shape(recipe, data), batch.inputs
     if inputs.dim() != len(wanted) + 1 or (not tokens and inputs.shape[1] != wanted[0]):
         raise ValueError(
             f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
         )
-    return batch
+    if tokens or data is None:
+        return batch
+    return replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
 
 
 def _read(
@@ -126,7 +128,8 @@ def _read(
         coords = clouds.read_clouds([path], data.test.coords.shape[1], recipe.data.get("seed", 0))
         return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
     if suffix in (".npy", ".npz"):
-        return _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
+        batch = _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
+        return _as_clouds(batch, recipe, data) if recipe.data["name"] == "cloud_folder" else batch
     if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
@@ -143,6 +146,18 @@ def _read(
     raise ValueError(f"file must end in one of {', '.join(ENDINGS)} and fit the data of the run, got {path.name}")
 
 
+def _as_clouds(batch: Batch, recipe: Recipe, data: Data | None) -> Batch:
+    """Return clouds of any unit, order and number of points as those of a folder are read."""
+    if data is None or data.test.coords is None or batch.coords is None:
+        return batch
+    count, seed = data.test.coords.shape[1], recipe.data.get("seed", 0)
+    seen = torch.ones(batch.coords.shape[:2], dtype=torch.bool) if batch.mask is None else batch.mask
+    if not bool(seen.any(dim=1).all()):
+        raise ValueError("mask must be True for at least one point of each cloud, got a cloud without points")
+    drawn = [clouds.draw_points(points[kept], count, seed) for points, kept in zip(batch.coords, seen, strict=True)]
+    return Batch(batch.inputs.new_zeros(len(drawn), 0, count), coords=torch.stack(drawn))
+
+
 def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
@@ -156,7 +171,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         raise ValueError(f"{path} must hold inputs and, optionally, coords and mask, found {found}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
-        coords = _at_least_one_sample(coords.float(), 2)
+        coords = _at_least_one_sample(coords, 2)
     # Points may have coordinates but no values.
     inputs = held.get("inputs", None if coords is None else coords.new_zeros(len(coords), 0, coords.shape[1]))
     assert inputs is not None
@@ -170,7 +185,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         )
     if mask is not None and tuple(mask.shape) != (len(inputs), *space):
         raise ValueError(f"mask of {path} must have shape {(len(inputs), *space)}, got {tuple(mask.shape)}")
-    return Batch(inputs, coords=coords, mask=mask)
+    return Batch(inputs, coords=None if coords is None else coords.float(), mask=mask)
 
 
 def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:

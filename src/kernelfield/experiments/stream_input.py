@@ -7,13 +7,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
+from ..data.io.arrays import read_array
+from ..data.preprocessing import in_stored_range
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
@@ -62,47 +63,67 @@ def stream_input(
         raise ValueError(f"run must be on signals with a regular time grid to stream, got {recipe.name}")
     online = Stream(opened.network, step=step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
-    names: tuple[str, ...] = () if raw else opened.classes
-    for block in _blocks(source, recipe, every, lines):
+    names = opened.class_names(recipe.shape.out_channels)
+    scale = opened.data.test.batch(slice(0, 0)).scale if recipe.data.get("standardize") else None
+    for block in _blocks(source, recipe, None if raw else opened.data, every, lines):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
         outputs = online.push(block if prepare is None else prepare(block))
-        yield {"samples": online.samples[0], **_describe(outputs[0, :, -1], recipe, names)}
+        yield {"samples": online.samples[0], **_describe(outputs[..., -1], recipe, names, scale)}
 
 
-def _describe(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
+def _describe(outputs: Tensor, recipe: Recipe, names: tuple[str, ...], scale: Any) -> dict[str, Any]:
+    """Return a prediction (1, out) in words, or in the unit of the targets."""
+    if recipe.shape.task in ("regression", "dense-regression"):
+        return {"values": (outputs if scale is None else scale.undo(outputs))[0].tolist()}
+    outputs = outputs[0]
     if recipe.shape.task in ("classification", "segmentation", "language"):
         share, index = outputs.softmax(dim=0).max(dim=0)
-        return {"class": names[int(index)] if names else str(int(index)), "probability": round(float(share), 6)}
-    if recipe.shape.task == "multilabel":
-        return {"probabilities": outputs.sigmoid().tolist()}
-    return {"values": outputs.tolist()}
+        return {"class": names[int(index)], "probability": round(float(share), 6)}
+    return {"probabilities": outputs.sigmoid().tolist()}
 
 
-def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str] | None) -> Iterator[Tensor]:
-    """Yield (1, channels, n) blocks of at most ``every`` samples."""
+def _blocks(
+    source: str | Path, recipe: Recipe, data: Data | None, every: int, lines: Iterable[str] | None
+) -> Iterator[Tensor]:
+    """Yield (1, channels, n) blocks of at most ``every`` samples, on the scale of ``data`` if these are given."""
     from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
 
     path = Path(source)
     if str(source) == "-":
-        yield from _lines(sys.stdin if lines is None else lines, every)
+        yield from _as_stored(_lines(sys.stdin if lines is None else lines, every), data)
     elif not path.exists():
         raise FileNotFoundError(f"file must be an existing file, got {path}")
     elif path.suffix.lower() == ".csv":
         with path.open(encoding="utf-8") as file:
-            yield from _lines(file, every)
+            yield from _as_stored(_lines(file, every), data)
     elif path.suffix.lower() == ".npy":
-        array = torch.from_numpy(np.load(path, allow_pickle=False)).float()
+        array = torch.from_numpy(read_array(path))
         array = array.view(1, *array.shape) if array.dim() == 2 else array.view(1, 1, -1) if array.dim() == 1 else array
+        array = array.float() if data is None else in_stored_range(array, data, f"file {path.name}")
         yield from array.split(every, dim=-1)
     elif path.suffix.lower() in sound.ENDINGS:
         samples = sound.read_sound(path, recipe.data.get("rate"))
+        samples = samples if data is None else in_stored_range(samples.clamp(-1, 1), data, f"file {path.name}")
         yield from samples.view(1, 1, -1).split(every, dim=-1)
     else:
         raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
+
+
+def _as_stored(blocks: Iterable[Tensor], data: Data | None) -> Iterator[Tensor]:
+    """Yield blocks of a table; raise a ValueError for fractions if the data set stores integers.
+
+    Some lines do not tell the scale of the rest, as a whole file does, so floats in [-1, 1] are not scaled.
+    """
+    stored = torch.float32 if data is None else data.test.inputs.dtype
+    for block in blocks:
+        if not stored.is_floating_point and bool((block.isfinite() & (block != block.round())).any()):
+            kind = str(stored).removeprefix("torch.")
+            raise ValueError(f"file must hold {kind} numbers, like the data of the run, got {block.flatten()[0]:g}")
+        yield block
 
 
 def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:

@@ -13,7 +13,8 @@ import kernelfield as kf
 from kernelfield import experiments
 from kernelfield.data.base import Batch
 from kernelfield.experiments import custom_data, datasets, metrics, optim, recipe, recipe_files, robustness, run
-from kernelfield.experiments.fitting import make_fabric, split_sizes
+from kernelfield.experiments.data_summary import data_kind, repeated_samples, split_sizes
+from kernelfield.experiments.fitting import make_fabric
 from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.results import results_table
 from kernelfield.viz import architecture, attention, clouds, families, figures, fits, groups, kernels, scalograms
@@ -116,6 +117,8 @@ _TRAINING: list[Call] = [
         unchecked=frozenset(["devices", "nodes"]),
     ),
     Call("experiments.split_sizes", split_sizes, lambda: {"data": small_data(8)}),
+    Call("experiments.data_kind", data_kind, lambda: {"data": small_data(8)}),
+    Call("experiments.repeated_samples", repeated_samples, lambda: {"data": small_data(8)}),
     Call("experiments.synthetic_data", datasets.synthetic_data, lambda: {"shape": _RECIPE.shape}),
     Call("experiments.at_step", robustness.at_step, lambda: {"split": small_data(8).test, "step": 2.0}, _first),
     Call("experiments.at_speed", robustness.at_speed, lambda: {"split": small_data(8).test, "speed": 2.0}, _first),

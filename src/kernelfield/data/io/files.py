@@ -37,7 +37,9 @@ __all__ = [
     "decoding",
     "fetch",
     "find",
+    "find_visible",
     "folder",
+    "is_hidden",
     "max_bytes",
     "max_recipe_bytes",
     "max_recipe_depth",
@@ -93,6 +95,21 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
     there = sorted(p.name for p in where.iterdir())
     shown = ", ".join(there[:8]) + (", …" if len(there) > 8 else "") if there else "nothing"
     raise ValueError(f"{where} must hold {what} ({' or '.join(names)}), found {shown}")
+
+
+def find_visible(where: Path, endings: Sequence[str]) -> list[Path]:
+    """Return the files in a folder and its folders whose names end in one of ``endings``, sorted.
+
+    Hidden files and folders are skipped: copies of editors (``.ipynb_checkpoints``) and of archives (``__MACOSX``)
+    would otherwise count as samples, or as a class.
+    """
+    found = (path for path in where.rglob("*") if path.suffix.lower() in endings and path.is_file())
+    return sorted(path for path in found if not any(map(is_hidden, path.relative_to(where).parts)))
+
+
+def is_hidden(name: str) -> bool:
+    """Return whether a file or folder of this name is hidden."""
+    return name.startswith(".") or name == "__MACOSX"
 
 
 class _File(io.BufferedReader):

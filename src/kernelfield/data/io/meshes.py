@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 __all__ = ["read_off", "sample_mesh"]
 
 
-def read_off(path: Path) -> tuple[Tensor, Tensor]:
+def read_off(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Return the vertices (n, 3) and triangles (m, 3) of an OFF file; polygons are cut into triangles.
 
     The counts may follow "OFF" without a space, as in some files of ModelNet40.
+
+    Args:
+        path: the file.
+        dtype: type of the vertices.
     """
     lines = [line.split("#", 1)[0].strip() for line in read_bytes(path).decode("latin-1").splitlines()]
     lines = [line for line in lines if line]
@@ -44,7 +48,7 @@ def read_off(path: Path) -> tuple[Tensor, Tensor]:
     if not (np.abs(vertices) <= FLOAT32_MAX).all():
         wrong = int((~(np.abs(vertices) <= FLOAT32_MAX)).any(axis=1).argmax())
         raise ValueError(f"{path} must hold finite coordinates, found {vertices[wrong].tolist()} for vertex {wrong}")
-    return torch.from_numpy(vertices).float(), torch.from_numpy(index)
+    return torch.from_numpy(vertices).to(dtype), torch.from_numpy(index)
 
 
 def _corners(line: str) -> list[int]:

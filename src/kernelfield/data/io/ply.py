@@ -35,10 +35,14 @@ class _Element:
     properties: list[tuple[str, str, str]] = field(default_factory=list)
 
 
-def read_ply(path: Path) -> tuple[Tensor, Tensor]:
+def read_ply(path: Path, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Return the vertices (n, 3) and triangles (m, 3) of a PLY file; polygons are cut into triangles.
 
     A cloud without faces has no triangles.
+
+    Args:
+        path: the file.
+        dtype: type of the vertices.
     """
     raw = read_bytes(path)
     with decoding(path, "a PLY file of vertices"):
@@ -62,7 +66,7 @@ def read_ply(path: Path) -> tuple[Tensor, Tensor]:
             raise ValueError(f"a face names vertex {index.max()} of {len(vertices)}")
         if not len(vertices) or not (np.abs(vertices) <= FLOAT32_MAX).all():
             raise ValueError("it must hold vertices with finite coordinates")
-    return torch.from_numpy(vertices).float(), torch.from_numpy(index)
+    return torch.from_numpy(vertices).to(dtype), torch.from_numpy(index)
 
 
 def _header(lines: list[str]) -> tuple[str, list[_Element]]:
@@ -97,7 +101,7 @@ def _read_text(words: list[bytes], elements: list[_Element]) -> dict[str, dict[s
                 convert = float if kind[0] == "f" else int
                 if length:
                     count = int(next(stream))
-                    columns[name].append([convert(v) for v in itertools.islice(stream, count)])
+                    columns[name].append([convert(next(stream, b"")) for _ in range(min(count, len(words)))])
                 else:
                     columns[name].append(convert(next(stream, b"")))
         read[element.name] = columns

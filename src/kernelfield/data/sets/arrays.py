@@ -11,7 +11,7 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import finite_array, read_arrays
+from ..io.arrays import check_precision, finite_array, read_arrays
 from ..io.files import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["array_target", "arrays", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
+#: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
+MOST_LAST, LEAST_FIRST = 4, 8
 #: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
@@ -53,9 +55,10 @@ def arrays(
 
     Args:
         root: the file.
-        task: "classification" for (n,) integers or names, "multilabel" for (n, out) zeros and ones, "regression" for
-            (n,) or (n, out) values, "segmentation" for (n, \*space) classes, "dense-regression" for (n, out, \*space)
-            or (n, \*space) values; "auto" chooses by the shape and the type of the target.
+        task: "classification" for (n,) or (n, 1) integers or names, "multilabel" for (n, out) zeros and ones,
+            "regression" for (n,) or (n, out) values, "segmentation" for (n, \*space) classes,
+            "dense-regression" for (n, out, \*space) or (n, \*space) values; "auto" chooses by the shape and
+            the type of the target.
         standardize: whether to normalise regression targets to zero mean and unit variance over the training samples;
             metrics and predictions keep the original unit.
         shares: shares of training, validation and test data, for one file.
@@ -72,16 +75,21 @@ def arrays(
     parts = [read_array_file(path, nonfinite) for path in paths]
     stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
     inputs, given = stored["inputs"], stored["target"]
+    check_precision(inputs, f"{paths[0]}, array inputs,")
     task = _task(given, inputs.shape[2:]) if task == "auto" else task
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
+    if task in ("regression", "dense-regression"):
+        check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
     index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
-    values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=np.float32))
+    # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses shares of 255.
+    small = inputs.dtype in (np.uint8, np.int16)
+    values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))
     mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
-    prepare: Normalize | Chain = Normalize(*moments(values[index[0]]))
+    prepare: Normalize | Chain = Normalize(*moments(values[index[0]].float()))
     if standardize and task in ("regression", "dense-regression"):
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     coords = None if stored["coords"] is None else torch.from_numpy(stored["coords"].astype(np.float32))
@@ -96,7 +104,7 @@ def arrays(
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
     """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
     found = read_arrays(path)
-    stored = {name: found[key] for name, keys in NAMES.items() for key in keys if key in found}
+    stored = {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
     for name in ("inputs", "target"):
         if name not in stored:
             raise ValueError(f"{path} must hold inputs and target (or x and y), found {', '.join(found) or 'nothing'}")
@@ -108,9 +116,16 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
         if name != "target" and array.dtype.kind not in "biuf":
             raise ValueError(f"{path} must hold numbers in {name}, found {array.dtype}")
         stored[name] = finite_array(array, path, name, nonfinite if name == "inputs" else "refuse")
-    if stored["inputs"].ndim < 3 or not len(stored["inputs"]):
-        shape = stored["inputs"].shape
+    shape = stored["inputs"].shape
+    if len(shape) < 3 or not len(stored["inputs"]):
         raise ValueError(f"{path} must hold inputs of shape (n, channels, …), found {shape}; n and channels may be 1")
+    if "coords" not in stored and shape[-1] <= MOST_LAST and min(shape[1:-1]) >= LEAST_FIRST:
+        raise ValueError(
+            f"{path} must hold inputs of shape (n, channels, …), found {shape}, whose channels seem to be last; "
+            "np.moveaxis(x, -1, 1) moves them"
+        )
+    if stored["target"].ndim == 2 and stored["target"].shape[1] == 1 and shape[2:] != (1,):
+        stored["target"] = stored["target"][:, 0]
     space, points = stored["inputs"].shape[2:], stored.get("coords")
     if points is not None and (points.ndim != 3 or points.shape[1:2] != space or not np.isfinite(points).all()):
         raise ValueError(f"{path} must hold finite coords of shape (n, {space[0]}, dim), found {points.shape}")
@@ -126,6 +141,11 @@ def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
         if part is None or part.shape[1:] != parts[0].shape[1:]:
             found = "none" if part is None else part.shape[1:]
             raise ValueError(f"{path} must hold {name} of shape {parts[0].shape[1:]}, like {paths[0]}, found {found}")
+        if (part.dtype.kind == "f") != (parts[0].dtype.kind == "f"):
+            raise ValueError(
+                f"{path} must hold {name} of type {parts[0].dtype}, like {paths[0]}, found {part.dtype}; integers and "
+                "floats usually have another scale"
+            )
     return np.concatenate(parts)
 
 
@@ -157,7 +177,7 @@ def array_target(
     if task in ("classification", "segmentation"):
         if target.shape != ((n,) if task == "classification" else (n, *space)):
             raise ValueError(f"{path} must hold a target of shape {(n, *space)} for {task}, found {target.shape}")
-        names = [str(int(v)) if target.dtype.kind in "biuf" else str(v) for v in np.unique(target)]
+        names = [_class_name(v, task, path) for v in np.unique(target)]
         known = class_index(names)[1] if classes is None else classes
         unknown = sorted(set(names) - set(known))
         if unknown:
@@ -166,7 +186,12 @@ def array_target(
         index = place[np.unique(target, return_inverse=True)[1].reshape(target.shape)]
         return torch.from_numpy(index.astype(np.int64)), known, len(known)
     if target.dtype.kind not in "biuf" or not np.isfinite(target).all():
-        raise ValueError(f"{path} must hold finite numbers in target for {task}, found NaN or infinity")
+        found = "NaN or infinity" if target.dtype.kind == "f" else str(target.dtype)
+        raise ValueError(f"{path} must hold finite numbers in target for {task}, found {found}")
+    if task == "multilabel" and not ((target >= 0) & (target <= 1)).all():
+        raise ValueError(
+            f"{path} must hold a target of zeros and ones for {task}, found {target.min():g} to {target.max():g}"
+        )
     values = torch.from_numpy(np.ascontiguousarray(target, dtype=np.float32))
     if task == "dense-regression" and tuple(values.shape[1:]) == space:
         values = values.unsqueeze(1)
@@ -175,6 +200,17 @@ def array_target(
     elif tuple(values.shape[2:]) != space:
         raise ValueError(f"{path} must hold a target of shape (n, out, {space}) for {task}, found {target.shape}")
     return values, (), values.shape[1]
+
+
+def _class_name(value: Any, task: str, path: Path) -> str:
+    """Return the name of a class: a text, or a whole number of any type."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", errors="replace")
+    if isinstance(value, str):
+        return str(value)
+    if not np.isfinite(value) or int(value) != value:
+        raise ValueError(f"{path} must hold whole numbers or names in target for {task}, found {value}")
+    return str(int(value))
 
 
 def _index(labels: Tensor, counts: list[int], shares: tuple[float, float, float], seed: int) -> tuple[Tensor, ...]:

@@ -13,7 +13,7 @@ from ..._checks import check_int
 if TYPE_CHECKING:
     from ..base import Batch
 
-__all__ = ["ChoosePoints", "normalized"]
+__all__ = ["ChoosePoints", "NormalizePoints", "normalized"]
 
 
 def normalized(points: Tensor) -> Tensor:
@@ -26,6 +26,28 @@ def normalized(points: Tensor) -> Tensor:
     centred = points - points.mean(dim=-2, keepdim=True)
     reach = centred.abs().amax(dim=(-2, -1), keepdim=True)
     return centred / torch.where(reach > 0, reach, 1.0)
+
+
+@dataclass(frozen=True)
+class NormalizePoints:
+    """Move the mean of each cloud to the origin and its farthest coordinate to 1, whatever its unit and origin.
+
+    Masked points do not count. A cloud that is normalised already stays as it is.
+
+    >>> from kernelfield.data.base import Batch
+    >>> cloud = torch.tensor([[[0.0, 0.0], [4.0, 2.0]]])
+    >>> NormalizePoints()(Batch(torch.zeros(1, 0, 2), coords=1000 * cloud), False).coords.tolist()
+    [[[-1.0, -0.5], [1.0, 0.5]]]
+    """
+
+    def __call__(self, batch: Batch, training: bool) -> Batch:  # noqa: ARG002
+        if batch.coords is None:
+            raise ValueError("coords must be given to normalise points, got None")
+        if batch.mask is None:
+            return replace(batch, coords=normalized(batch.coords))
+        seen = batch.mask.unsqueeze(2)
+        mean = (batch.coords * seen).sum(dim=1, keepdim=True) / seen.sum(dim=1, keepdim=True).clamp(min=1)
+        return replace(batch, coords=normalized(torch.where(seen, batch.coords, mean)))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from torch import Tensor
 from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
+from ..io.arrays import check_precision
 from ..io.files import FLOAT32_MAX, check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .split import class_index, divide, moments, pad
@@ -98,6 +99,7 @@ def build(
             raise ValueError(
                 f"times of {name} must be {SMALLEST:.0e} to {LARGEST:.0e} apart, found a median gap of {unit:.3g}"
             )
+    check_precision(np.concatenate([s.values for s in series], axis=1)[None], f"series of {name}")
     values, mask = _padded(series)
     if observed is None:
         missing = values.isnan()
@@ -109,7 +111,9 @@ def build(
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
-        target = torch.tensor([[_target(s)] for s in series])
+        values64 = np.array([[_target(s)] for s in series])
+        check_precision(values64, f"labels of {name}")
+        target = torch.from_numpy(values64).float()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task != "classification":

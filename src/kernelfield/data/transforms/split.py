@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +35,8 @@ def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
 def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: int = 0) -> tuple[Tensor, ...]:
     """Return random indices of training, validation and test samples, stratified by class.
 
+    Every class has a training sample.
+
     Args:
         labels: (n,) classes. Other values are not stratified.
         shares: shares of training, validation and test samples.
@@ -56,8 +60,23 @@ def divide(labels: Tensor, shares: Sequence[float] = (0.7, 0.15, 0.15), seed: in
     part[_spread(torch.arange(n), held + tested)] = 2
     rest = torch.nonzero(part).flatten()
     part[_spread(rest, held)] = 1
+    if labels.dim() == 1 and not labels.is_floating_point():
+        _keep_in_training(part, labels[order])
     mixed = torch.randperm(n, generator=generator)
     return tuple(order[mixed[part[mixed] == i]] for i in range(3))
+
+
+def _keep_in_training(part: Tensor, labels: Tensor) -> None:
+    """Exchange samples between the parts, in place, until every class has a training sample, if there are enough."""
+    number = labels.unique(return_inverse=True)[1]
+    trained = number[part == 0].bincount(minlength=int(number.max()) + 1)
+    for missing in torch.nonzero(trained == 0).flatten():
+        usual = trained.argmax()
+        if trained[usual] < 2:
+            return
+        given, taken = torch.nonzero((number == usual) & (part == 0))[0], torch.nonzero(number == missing)[0]
+        part[given], part[taken] = part[taken].clone(), 0
+        trained[usual] -= 1
 
 
 def _spread(index: Tensor, count: int) -> Tensor:
@@ -94,10 +113,10 @@ def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tup
     """
     if known is None:
         found = set(names)
-        try:
-            known = sorted(found, key=float)
-        except ValueError:
-            known = sorted(found)
+        known = sorted(found)
+        with contextlib.suppress(ValueError):
+            if not any(math.isnan(float(name)) for name in found):
+                known = sorted(known, key=float)  # names of equal numbers, such as 1 and 01, stay sorted as text
     place = {name: i for i, name in enumerate(known)}
     return torch.tensor([place[name] for name in names], dtype=torch.long), tuple(known)
 

@@ -18,7 +18,7 @@ from ...._checks import check_int
 from ...._kinds import Choice, Int
 from ....ops import resample
 from ...base import Batch, Data, Split
-from ...io.files import check_size, decoding, find, folder, open_file, read_table
+from ...io.files import check_size, decoding, find, find_visible, folder, open_file, read_table
 from ...transforms.batch import Chain, Normalize, Standardize
 from ...transforms.log_mel import LogMel
 from ...transforms.split import moments
@@ -38,6 +38,10 @@ RATE = 16_000
 FEATURES = ("raw", "mel")
 #: levels of mel bands more than this many decibels below the loudest count as silence
 FLOOR = 50.0
+#: largest absolute value of float samples; recordings exceed 1 slightly, and integers stored as floats by far
+LOUDEST = 8.0
+#: declared sizes above this number of bytes stand for an unknown one
+_UNKNOWN = 2**31 - 2**20
 URBAN = (
     *("air_conditioner", "car_horn", "children_playing", "dog_bark", "drilling", "engine_idling", "gun_shot"),
     *("jackhammer", "siren", "street_music"),
@@ -48,6 +52,7 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
     """Return the samples of a sound file, all channels averaged: (time,) floats in [-1, 1].
 
     Files of PCM samples are read by the standard library; others need soundfile (``pip install 'kernelfield[data]'``).
+    A file without samples, an incomplete one, and floats on another scale than [-1, 1] are refused.
 
     Args:
         path: the file.
@@ -58,8 +63,14 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
         found, samples = _read_other(path)
     if not np.isfinite(samples).all():
         raise ValueError(f"{path} must hold finite samples, found NaN or infinity")
+    if not len(samples):
+        raise ValueError(f"{path} must hold samples, found none")
+    if np.abs(samples).max() > LOUDEST:
+        raise ValueError(
+            f"{path} must hold floats in [-1, 1], found {np.abs(samples).max():g}; divide 16-bit samples by 32768"
+        )
     mono = torch.from_numpy(samples).mean(dim=1)
-    if rate is not None and rate != found and len(mono):
+    if rate is not None and rate != found:
         length = max(1, round(len(mono) * rate / found))
         # A header may declare any rate, and resampling makes several copies of the result.
         check_size(path, 16 * length)
@@ -70,9 +81,13 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
 def _read_pcm(path: Path) -> tuple[int, np.ndarray | None]:
     """Return the rate and the (time, channels) samples of a PCM file; the samples are None for other formats."""
     try:
-        width, channels, rate, _, raw = read_frames(path)
+        width, channels, rate, frames, raw = read_frames(path)
     except (wave.Error, EOFError):
         return 0, None
+    # Programs that write to a pipe do not know the length, and declare a size near the largest one.
+    if len(raw) < width * channels * frames < _UNKNOWN:
+        found = len(raw) // (width * channels)
+        raise ValueError(f"{path} must hold the {frames} samples that its header declares, found {found}")
     raw = raw[: len(raw) // (width * channels) * (width * channels)]
     if width == 1:
         values = np.frombuffer(raw, dtype=np.uint8).astype(np.float32) / 128 - 1
@@ -274,7 +289,7 @@ def usual_rate(root: Path, count: int = 20) -> int:
         root: the folder, which may contain folders.
         count: number of sounds to read.
     """
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    paths = find_visible(root, ENDINGS)
     rates = Counter(_read_pcm(path)[0] or _read_other(path)[0] for path in paths[:: max(1, len(paths) // count)])
     return min(RATE, rates.most_common(1)[0][0]) if rates else RATE
 
@@ -290,7 +305,7 @@ def usual_length(root: Path, rate: int, count: int = 200) -> int:
         rate: sampling rate in Hz.
         count: number of sounds to read.
     """
-    paths = sorted(path for path in root.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+    paths = find_visible(root, ENDINGS)
     lengths = np.array([len(read_sound(path, rate)) for path in paths[:: max(1, len(paths) // count)]])
     return max(1, round(min(lengths.max(), 1.25 * np.percentile(lengths, 95)))) if len(lengths) else rate
 

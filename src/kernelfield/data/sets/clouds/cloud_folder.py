@@ -13,7 +13,8 @@ from ...io.arrays import finite_array, read_array
 from ...io.files import folder
 from ...io.meshes import read_off, sample_mesh
 from ...io.ply import read_ply
-from ...transforms.clouds import ChoosePoints, normalized
+from ...transforms.batch import Chain
+from ...transforms.clouds import ChoosePoints, NormalizePoints, normalized
 from ..images.image_folder import list_classes
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["cloud_folder", "read_clouds"]
+__all__ = ["cloud_folder", "draw_points", "read_clouds"]
 
 ENDINGS = (".off", ".ply", ".npy")
 
@@ -57,7 +58,9 @@ def cloud_folder(
     paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed)
     coords = read_clouds(paths, 2 * points, seed)
     none = coords.new_zeros(len(coords), 0, coords.shape[1])
-    splits = [Split(none[i], labels[i], coords=coords[i], prepare=ChoosePoints(points)) for i in index]
+    # Files are normalised as they are read; the transform prepares samples from elsewhere.
+    prepare = Chain((NormalizePoints(), ChoosePoints(points)))
+    splits = [Split(none[i], labels[i], coords=coords[i], prepare=prepare) for i in index]
     return Data.from_splits(where.name, splits, in_channels=3, size=(2, 2, 2), classes=classes)
 
 
@@ -65,26 +68,33 @@ def read_clouds(paths: Sequence[Path], count: int, seed: int = 0) -> Tensor:
     """Return (n, count, 3) normalised points of all files; the points of a file do not depend on the others."""
     coords = torch.empty(len(paths), count, 3)
     for i, path in enumerate(paths):
-        generator = torch.Generator().manual_seed(seed)
         vertices, triangles = _read(path)
         if len(triangles):
             try:
-                found, _ = sample_mesh(vertices, triangles, count, generator)
+                found, _ = sample_mesh(vertices, triangles, count, torch.Generator().manual_seed(seed))
             except ValueError as error:
                 raise ValueError(f"{path}: {error}") from error
+            coords[i] = normalized(found)
         else:
-            # Every point appears once, in a random order, before any point is repeated.
-            order = [torch.randperm(len(vertices), generator=generator) for _ in range(-(-count // len(vertices)))]
-            found = vertices[torch.cat(order)[:count]]
-        coords[i] = normalized(found)
+            coords[i] = draw_points(vertices, count, seed)
     return coords
 
 
+def draw_points(points: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Return (count, 3) normalised points of a cloud; each appears once, at random, before any point is repeated."""
+    generator = torch.Generator().manual_seed(seed)
+    order = [torch.randperm(len(points), generator=generator) for _ in range(-(-count // len(points)))]
+    return normalized(points[torch.cat(order)[:count]]).float()
+
+
 def _read(path: Path) -> tuple[Tensor, Tensor]:
-    """Return points or vertices (n, 3) and triangles (m, 3); points have no triangles."""
+    """Return points or vertices (n, 3) and triangles (m, 3); points have no triangles.
+
+    Coordinates are float64: float32 would round those of a survey, far from their origin, to half a metre.
+    """
     ending = path.suffix.lower()
     if ending != ".npy":
-        found = (read_off if ending == ".off" else read_ply)(path)
+        found = (read_off if ending == ".off" else read_ply)(path, torch.float64)
         if not len(found[0]):
             raise ValueError(f"{path} must hold points, found none")
         return found
@@ -93,4 +103,4 @@ def _read(path: Path) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{path} must hold points (n, 3), found {array.dtype} {array.shape}")
     if not np.isfinite(finite_array(array, path)).all():
         raise ValueError(f"{path} must hold finite points, found NaN")
-    return torch.from_numpy(array.astype(np.float32)), torch.empty(0, 3, dtype=torch.long)
+    return torch.from_numpy(array.astype(np.float64)), torch.empty(0, 3, dtype=torch.long)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch
 
 from ...._arguments import checked
 from ...base import Data, Split
-from ...io.files import VARIABLE, check_size, decoding, folder, max_bytes, open_file
+from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
 
@@ -20,11 +21,20 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["grayed", "image_folder", "list_classes", "list_files", "read_image", "stack_images"]
+__all__ = ["grayed", "image_folder", "list_classes", "list_files", "part_folder", "read_image", "stack_images"]
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm")
 #: formats that Pillow may read
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+#: tag of the orientation in the metadata of a photograph, and the transposition for each of its values but 1
+_ORIENTATION = 0x0112
+_TURNS = dict(
+    zip(
+        range(2, 9),
+        ("FLIP_LEFT_RIGHT", "ROTATE_180", "FLIP_TOP_BOTTOM", "TRANSPOSE", "ROTATE_270", "TRANSVERSE", "ROTATE_90"),
+        strict=True,
+    )
+)
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
@@ -86,10 +96,23 @@ def list_classes(
     Returns:
         The paths of all files, their classes (n,), the names of the classes, and the indices of the three splits.
     """
-    given = [next((where / n for n in names if (where / n).is_dir()), None) for names in PARTS]
+    given = [part_folder(where, names) for names in PARTS]
     named = given[0] is not None and given[2] is not None
-    found = [list_files(path, endings, what) for path in (given if named else [where]) if path is not None]
-    classes = tuple(sorted({name for part in found for name, _ in part}))
+    paths = [path for path in (given if named else [where]) if path is not None]
+    found = [list_files(path, endings, what) for path in paths]
+    classes = tuple(sorted({name for name, _ in found[0]}))
+    known = [name for names in PARTS for name in names]
+    if not named and all(name.lower() in known for name in classes):
+        raise ValueError(
+            f"{where} must hold a folder of {what} for each class, or folders train and test of such folders, found "
+            f"only {', '.join(classes)}"
+        )
+    for path, part in zip(paths[1:], found[1:], strict=True):
+        unknown = sorted({name for name, _ in part} - set(classes))
+        if unknown:
+            raise ValueError(
+                f"{path} must hold only the classes of {paths[0].name}, {', '.join(classes[:12])}, found {unknown[0]!r}"
+            )
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of {what} for each of two or more classes, found {len(classes)}")
     labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
@@ -98,13 +121,18 @@ def list_classes(
     return [path for part in found for _, path in part], labels, classes, index
 
 
+def part_folder(where: Path, names: Sequence[str]) -> Path | None:
+    """Return the folder of training, validation or test data: the first of ``names``, in any case, that exists."""
+    there = {p.name.lower(): p for p in sorted(where.iterdir()) if p.is_dir()}
+    return next((there[name] for name in names if name in there), None)
+
+
 def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str, Path]]:
     """Return the class and the path of each file with one of ``endings``; each folder is a class."""
     found = [
         (inner.name, path)
-        for inner in sorted(p for p in where.iterdir() if p.is_dir())
-        for path in sorted(inner.rglob("*"))
-        if path.suffix.lower() in endings
+        for inner in sorted(p for p in where.iterdir() if p.is_dir() and not is_hidden(p.name))
+        for path in find_visible(inner, endings)
     ]
     if not found:
         raise ValueError(f"{where} must hold a folder of {what} ({', '.join(endings)}) for each class, found none")
@@ -146,10 +174,12 @@ def grayed(image: np.ndarray) -> np.ndarray:
 
 
 def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
-    """Return an image as (rows, columns, 3) bytes.
+    """Return an image as (rows, columns, 3) bytes, upright as viewers show it.
 
-    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. An image with more pixels than Pillow allows (179 million) is
-    refused, unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
+    PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. The orientation in the metadata of a photograph is applied, and
+    transparent pixels are white. Pixels of more than 8 bits are scaled to bytes: integers of 0 to 65,535 or floats of 0
+    to 1. An animation gives its first frame; a TIFF file of several pages is refused. So is an image with more pixels
+    than Pillow allows (179 million), unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
 
     Args:
         path: the file.
@@ -164,20 +194,51 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
     # Pillow would start another program for some formats, such as PostScript, so the list excludes them.
     with open_file(path) as file, decoding(path, "a complete image"), Image.open(file, formats=FORMATS) as image:
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
+        if image.format == "TIFF":
+            _check_pages(image, path)
         image.load()
-        if image.mode.startswith(("I", "F")):  # more than 8 bits: scaled to 8
-            wide = np.asarray(image, dtype=np.float64)
-            if not np.isfinite(wide).all():
-                raise ValueError("it must hold finite pixels")
-            top = 65535.0 if image.mode.startswith("I") else max(float(wide.max()), 1e-12)
-            rgb = Image.fromarray((wide / top * 255).clip(0, 255).astype(np.uint8)).convert("RGB")
+        turn = getattr(Image.Transpose, _orientation(image), None)
+        upright = image if turn is None else image.transpose(turn)
+        if image.mode.startswith(("I", "F")):
+            rgb = Image.fromarray(_as_bytes(np.asarray(upright), path)).convert("RGB")
+        elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+            white = Image.new("RGBA", upright.size, "white")
+            rgb = Image.alpha_composite(white, upright.convert("RGBA")).convert("RGB")
         else:
-            rgb = image.convert("RGB")
+            rgb = upright.convert("RGB")
     if resolution is not None:
         rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
         if rgb.size != (columns, rows):
             rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
     return np.asarray(rgb)
+
+
+def _check_pages(image: Any, path: Path) -> None:
+    """Raise a ValueError for a TIFF file of several images; a smaller second page is a thumbnail."""
+    pages, size = getattr(image, "n_frames", 1), image.size
+    if pages > 1:
+        image.seek(1)
+        same = image.size == size
+        image.seek(0)
+        if same:
+            raise ValueError(f"{path} must hold one image, found {pages} pages; store volumes in an .npz file")
+
+
+def _orientation(image: Any) -> str:
+    """Return the name of the transposition that turns an image upright; "" if it is, or if its metadata are damaged."""
+    try:
+        return _TURNS.get(image.getexif().get(_ORIENTATION, 1), "")
+    except (SyntaxError, LookupError, TypeError, ValueError, OSError, struct.error):
+        return ""
+
+
+def _as_bytes(pixels: np.ndarray, path: Path) -> np.ndarray:
+    """Return pixels of more than 8 bits as bytes; one scale for all images keeps their brightness comparable."""
+    top, kind = (1, "floats") if pixels.dtype.kind == "f" else (65535, "integers")
+    wide = pixels.astype(np.float64)
+    if not ((wide >= 0) & (wide <= top)).all():
+        raise ValueError(f"{path} must hold {kind} from 0 to {top}, found {wide.min():g} to {wide.max():g}")
+    return (wide / top * 255).astype(np.uint8)
 
 
 def _raise_pixel_limit(pillow: Any) -> None:

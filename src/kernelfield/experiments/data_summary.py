@@ -1,0 +1,70 @@
+"""Descriptions of a data set before its training: they show if it was read in another way than its user meant."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+from .._arguments import checked
+
+if TYPE_CHECKING:
+    from ..data.base import Data, Split
+
+__all__ = ["data_kind", "repeated_samples", "split_sizes"]
+
+#: largest number of class names to list
+MOST_NAMES = 12
+
+
+@checked()
+def split_sizes(data: Data) -> str:
+    """Return the numbers of training, validation and test samples as text.
+
+    >>> from .datasets import synthetic_data
+    >>> from .recipe import find_recipe
+    >>> split_sizes(synthetic_data(find_recipe("digits").shape))
+    '8 samples for training, 8 for validation, 8 for testing'
+    """
+    held = f"{len(data.validation):,} for validation" if data.validation is not None else "none for validation"
+    return f"{len(data.train):,} samples for training, {held}, {len(data.test):,} for testing"
+
+
+@checked()
+def data_kind(data: Data) -> str:
+    """Return the task, the classes, and the shape of the inputs as text.
+
+    >>> from kernelfield.data import load
+    >>> data_kind(load("digits"))
+    'classification, 10 classes (0, 1, 2, 3, 4, 5, 6, 7, 8, 9); 1 channel of size 8×8'
+    """
+    by_class = bool(data.classes) and data.task in ("classification", "segmentation")
+    count = f"{data.out_channels} " + ("class" if by_class else "output")
+    plural = "es" if by_class else "s"
+    names = ", ".join(data.classes[:MOST_NAMES]) + (", …" if len(data.classes) > MOST_NAMES else "")
+    out = count + (plural if data.out_channels > 1 else "") + (f" ({names})" if by_class else "")
+    size = "×".join(map(str, data.size))
+    channels = f"{data.in_channels} channel" + ("s" if data.in_channels > 1 else "")
+    where = f"at points in {data.dim} dimensions" if data.train.coords is not None else f"of size {size}"
+    return f"{data.task}, {out}; {channels} {where}"
+
+
+@checked()
+def repeated_samples(data: Data) -> int:
+    """Return the number of test samples whose inputs are also those of a training or validation sample.
+
+    >>> from dataclasses import replace
+    >>> from kernelfield.data import load
+    >>> data = load("digits")
+    >>> repeated_samples(data), repeated_samples(replace(data, test=data.train.take(slice(0, 5))))
+    (0, 5)
+    """
+    known = {digest for split in (data.train, data.validation) if split is not None for digest in _digests(split)}
+    return sum(digest in known for digest in _digests(data.test))
+
+
+def _digests(split: Split) -> list[bytes]:
+    """Return a checksum of the stored inputs and coordinates of each sample."""
+    tensors = [t.cpu().contiguous().numpy() for t in (split.inputs, split.coords) if t is not None]
+    return [
+        hashlib.blake2b(b"".join(t[i].tobytes() for t in tensors), digest_size=16).digest() for i in range(len(split))
+    ]
