@@ -22,7 +22,7 @@ from .layers import ContinuousConv
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["export_network", "quiet_exporter", "read_metadata"]
+__all__ = ["METADATA", "describe_export", "export_network", "quiet_exporter", "read_metadata"]
 
 #: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
@@ -122,7 +122,7 @@ def export_network(
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
     trials = [examples, {name: t[:1] for name, t in examples.items()}]
-    described = {"version": __version__, "format": to, "inputs": _shapes(examples), **(metadata or {})}
+    described = describe_export(to, examples, metadata)
     if to == "pt2":
         dynamic = dynamic_length and one_axis
         program = _save_program(named, path, examples, dynamic, described)
@@ -148,7 +148,7 @@ def export_network(
 
 @checked()
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Return the metadata of an exported network: version, format, inputs, and what :func:`export_network` was given.
+    """Return the metadata of an exported network or stream: version, format, inputs, and what the export was given.
 
     Args:
         path: a .pt2 or .onnx file.
@@ -168,15 +168,22 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} must be a valid .pt2 or .onnx file: {error}") from error
     if text is None:
-        raise ValueError(f"{path} must be a file that export_network wrote, got one without metadata")
+        raise ValueError(f"{path} must be a file that export_network or export_stream wrote, got one without metadata")
     return json.loads(text)
 
 
-def _shapes(examples: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return the dtype of each input and its shape without the batch axis."""
-    return {
+def describe_export(to: str, examples: Mapping[str, Tensor], metadata: Mapping[str, Any] | None) -> str:
+    """Return the metadata of a file as JSON: version, format, dtype and shape of each input, and ``metadata``.
+
+    Args:
+        to: format of the file.
+        examples: inputs by name, with a batch axis.
+        metadata: further values.
+    """
+    inputs = {
         name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in examples.items()
     }
+    return json.dumps({"version": __version__, "format": to, "inputs": inputs, **(metadata or {})})
 
 
 def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
@@ -192,9 +199,7 @@ def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
     return short
 
 
-def _save_program(
-    named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: dict[str, Any]
-) -> Any:
+def _save_program(named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: str) -> Any:
     shapes: list[dict[int, Any]] = []
     for name, tensor in examples.items():
         shape: dict[int, Any] = {0: torch.export.Dim.AUTO}
@@ -204,7 +209,7 @@ def _save_program(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(named, tuple(examples.values()), dynamic_shapes=(tuple(shapes),), strict=False)
-        torch.export.save(program, path, extra_files={METADATA: json.dumps(metadata)})
+        torch.export.save(program, path, extra_files={METADATA: metadata})
         return torch.export.load(path).module()
 
 
@@ -218,7 +223,7 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: dict[str, Any]) -> list[Tensor]:
+def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: str) -> list[Tensor]:
     onnxruntime = _onnxruntime()
     names = list(trials[0])
     batch = torch.export.Dim("batch")
@@ -239,7 +244,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
             reason = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error)[:200])
             raise ValueError(f"to must be 'pt2' for this network, which ONNX cannot express: {reason}") from error
         assert program is not None
-        program.model.metadata_props[METADATA] = json.dumps(metadata)
+        program.model.metadata_props[METADATA] = metadata
         program.save(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     kept = {entry.name for entry in session.get_inputs()}

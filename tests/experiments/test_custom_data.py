@@ -20,7 +20,9 @@ from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.sample_files import prepare_samples, read_file, read_samples
+from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import read_metadata
+from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -315,3 +317,80 @@ def test_a_name_is_looked_up_in_its_own_family_of_recipes(monkeypatch: pytest.Mo
     monkeypatch.setattr("kernelfield.experiments.recipe.bundled_names", fail)
     # A data set and a recipe have this name; the recipe comes first.
     assert recipe_and_data("digits", "", [])[0].name == "digits"
+
+
+@pytest.fixture(scope="module")
+def two_sensors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a regression in hundreds, from two channels of very different size."""
+    folder = tmp_path_factory.mktemp("sensors")
+    source = np.random.default_rng(0)
+    lines = ["id,time,channel,value,label"]
+    for i in range(20):
+        warm, wet = 1000 + source.normal(size=8), source.normal(size=8)
+        goal = 500 + 100 * wet.mean()
+        lines += [f"{i},{t},warm,{warm[t]:.3f},{goal:.3f}" for t in range(8)]
+        lines += [f"{i},{t},air,{wet[t]:.3f},{goal:.3f}" for t in range(8)]
+    (folder / "long.csv").write_text("\n".join(lines) + "\n")
+    call("train", folder / "long.csv", *TINY, "--epochs", 1, "--out", folder / "run")
+    return folder / "run"
+
+
+def test_columns_of_steps_are_found_by_their_names(two_sensors: Path, tmp_path: Path) -> None:
+    run, steps = load_run(two_sensors), np.random.default_rng(1).normal(size=(2, 8)) + np.array([[0], [1000]])
+    assert run.data.channels == ("air", "warm")
+    wanted = run.predict(steps[None])[0]["values"]
+    assert 200 < wanted[0] < 800
+    tables = {
+        "sorted": ["air,warm", *(f"{a},{b}" for a, b in steps.T)],
+        "other": ["warm,air", *(f"{b},{a}" for a, b in steps.T)],
+    }
+    tables["none"] = tables["sorted"][1:]
+    for name, lines in tables.items():
+        (tmp_path / f"{name}.csv").write_text("\ufeff" + "\r\n".join(lines))
+        assert run.predict(tmp_path / f"{name}.csv")[0]["values"] == pytest.approx(wanted, rel=1e-5)
+        *_, last = stream_input(two_sensors, tmp_path / f"{name}.csv")
+        assert last["samples"] == 8
+        assert last["values"] == pytest.approx(wanted, rel=1e-5)
+    (tmp_path / "extra.csv").write_text("\n".join(["hour,warm", *tables["none"]]))
+    for read in (run.predict, lambda path: list(stream_input(two_sensors, path))):
+        with pytest.raises(ValueError, match=r"extra.csv must have the columns air, warm"):
+            read(tmp_path / "extra.csv")
+
+
+def test_streams_keep_the_unit_of_targets_without_preparation(two_sensors: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32))
+    *_, last = stream_input(two_sensors, tmp_path / "x.npy", raw=True)
+    assert last["values"] == pytest.approx(load_run(two_sensors).predict(tmp_path / "x.npy", raw=True)[0]["values"])
+
+
+@pytest.mark.parametrize("line", [",", "1,", "NA,1", "1,?"])
+def test_streams_do_not_skip_missing_values(two_sensors: Path, line: str) -> None:
+    for lines in ([line, "1,2"], ["1,2", line]):
+        with pytest.raises(ValueError, match="finite numbers, got NaN or infinity in sample"):
+            list(stream_input(two_sensors, "-", lines=lines))
+
+
+@pytest.mark.parametrize("to", ["pt2", "onnx"])
+def test_exported_streams_say_how_to_prepare_samples(two_sensors: Path, tmp_path: Path, to: str) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    call("export", two_sensors, "--stream", "--to", to, "--out", tmp_path / f"stream.{to}")
+    stored = read_metadata(tmp_path / f"stream.{to}")
+    assert stored["channels"] == ["air", "warm"]
+    assert stored["inputs"] == {"sample": {"shape": [2, 1], "dtype": "float32"}}
+    values, targets = stored["normalisation"]["prepare"]["steps"]
+    mean, std = (torch.tensor(values[name]["tensor"]) for name in ("mean", "std"))
+    x = torch.randn(1, 2, 8) + torch.tensor([[0.0], [1000.0]])
+    exported = ExportedStream(tmp_path / f"stream.{to}")
+    for sample in ((x - mean) / std).split(1, dim=2):
+        found = exported.push(sample)
+    value = float(found) * targets["scale"]["std"][0] + targets["scale"]["mean"][0]
+    assert value == pytest.approx(load_run(two_sensors).predict(x)[0]["values"][0], rel=1e-3)
+
+
+def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
+    run, rows = load_run(two_sensors), ["0.5,1000.25", "0.25,1001.0"]
+    (tmp_path / "named.csv").write_text("\n".join(["0,1", *rows]))
+    (tmp_path / "plain.csv").write_text("\n".join(rows))
+    named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
+    assert named == plain

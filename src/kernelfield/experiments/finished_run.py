@@ -262,7 +262,8 @@ def export_run_stream(
     """Export a run's network as a stream; return the file, the largest difference, and the conversion of each kernel.
 
     Where the tolerance allows, long kernels are distilled to keep the state small; see
-    :func:`~kernelfield.streaming.distil`.
+    :func:`~kernelfield.streaming.distil`. The stream takes prepared samples; its metadata are those of
+    :func:`export_run`.
 
     Args:
         folder: folder of the run.
@@ -273,9 +274,11 @@ def export_run_stream(
     from ..streaming import distil, export_stream  # noqa: PLC0415
 
     run = Run(Path(folder))
-    found = distil(run.network().cpu(), tolerance=tolerance)
+    recipe = run.recipe()
+    data = run_metadata(run, recipe)
+    found = distil(run.network(recipe).cpu(), tolerance=tolerance)
     path = run.folder / f"stream.{to}" if out is None else Path(out)
-    return path, export_stream(found.network, path, to=to), str(found)
+    return path, export_stream(found.network, path, to=to, metadata=_export_metadata(recipe, data)), str(found)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from torch.distributed.device_mesh import DeviceMesh
 
-    from ..data.base import Data
+    from ..data.base import Data, TargetScale
     from .recipe import Recipe
 
     Source = str | Path | Tensor | np.ndarray | Sequence[str | Path]
@@ -177,9 +177,7 @@ class TrainedRun:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
-        scale = None
-        if data is None and self.recipe.data.get("standardize"):  # prepared samples too have predictions in the unit
-            scale = self.data.test.batch(slice(0, 0)).scale
+        scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
@@ -191,8 +189,27 @@ class TrainedRun:
             rows = self._describe(outputs, ready.scale or scale, () if data is None else data.classes)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
 
-    def _describe(self, outputs: Tensor, scale: Any, classes: tuple[str, ...]) -> list[dict[str, Any]]:
+    def raw_scale(self) -> TargetScale | None:
+        """Return the scale of the targets for prepared samples, whose predictions too are in the original unit."""
+        return self.data.test.batch(slice(0, 0)).scale if self.recipe.data.get("standardize") else None
+
+    def describe_step(self, outputs: Tensor, scale: TargetScale | None, classes: tuple[str, ...]) -> dict[str, Any]:
+        """Return the prediction of outputs (1, out) at one position as in :meth:`predict`, without all probabilities.
+
+        Args:
+            outputs: the outputs of the network.
+            scale: scale of the targets; None if they are not normalised.
+            classes: names of the classes, if known.
+        """
         task = self.recipe.shape.task
+        one = "classification" if task in ("segmentation", "language") else task
+        row = self._describe(outputs, scale, classes, one)[0]
+        return {name: value for name, value in row.items() if "class" not in row or name != "probabilities"}
+
+    def _describe(
+        self, outputs: Tensor, scale: TargetScale | None, classes: tuple[str, ...], task: str = ""
+    ) -> list[dict[str, Any]]:
+        task = task or self.recipe.shape.task
         names = classes if len(classes) == outputs.shape[1] else tuple(map(str, range(outputs.shape[1])))
 
         def shares(row: list[float]) -> dict[str, float]:

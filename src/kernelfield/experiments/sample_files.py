@@ -191,7 +191,8 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes |
         found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite, timed, asked)
         if found is not None:
             return found
-    return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))
+    channels = () if data is None else data.channels
+    return Batch(torch.from_numpy(read_steps(path, nonfinite, channels)).unsqueeze(0))
 
 
 def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:

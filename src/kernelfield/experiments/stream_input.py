@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,13 +15,15 @@ from torch import Tensor
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
+from ..data.io.files import number
+from ..data.sets.series.csv_series import are_words, channel_order
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
 from .settings import SELECT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..data.base import Data
     from .recipe import Recipe
@@ -45,7 +48,7 @@ def stream_input(
     Args:
         run: folder of the run.
         source: a sound, a .csv table with a row per step and a column per channel, a .npy array (channels, length), or
-            "-" for lines of such a table on standard input.
+            "-" for lines of such a table on standard input. A first line of names gives the order of the channels.
         every: number of samples between predictions; one more follows the last sample.
         step: sampling step of the input in training steps.
         raw: whether to use samples without the preparation of the run.
@@ -62,38 +65,33 @@ def stream_input(
         raise ValueError(f"run must be on signals with a regular time grid to stream, got {recipe.name}")
     online = Stream(opened.network, step=step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
-    names: tuple[str, ...] = () if raw else opened.classes
-    for block in _blocks(source, recipe, every, lines):
+    scale = opened.raw_scale() if raw else None
+    names, channels = ((), ()) if raw else (opened.classes, opened.data.channels)
+    for block in _blocks(source, recipe, every, lines, channels):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
-        outputs = online.push(block if prepare is None else prepare(block))
-        yield {"samples": online.samples[0], **_describe(outputs[0, :, -1], recipe, names)}
+        ready = Batch(block, scale=scale) if prepare is None else prepare(block)
+        outputs = online.push(ready.inputs)
+        yield {"samples": online.samples[0], **opened.describe_step(outputs[:, :, -1], ready.scale, names)}
 
 
-def _describe(outputs: Tensor, recipe: Recipe, names: tuple[str, ...]) -> dict[str, Any]:
-    if recipe.shape.task in ("classification", "segmentation", "language"):
-        share, index = outputs.softmax(dim=0).max(dim=0)
-        return {"class": names[int(index)] if names else str(int(index)), "probability": round(float(share), 6)}
-    if recipe.shape.task == "multilabel":
-        return {"probabilities": outputs.sigmoid().tolist()}
-    return {"values": outputs.tolist()}
-
-
-def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str] | None) -> Iterator[Tensor]:
+def _blocks(
+    source: str | Path, recipe: Recipe, every: int, lines: Iterable[str] | None, channels: Sequence[str]
+) -> Iterator[Tensor]:
     """Yield (1, channels, n) blocks of at most ``every`` samples."""
     from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
 
     path = Path(source)
     if str(source) == "-":
-        yield from _lines(sys.stdin if lines is None else lines, every)
+        yield from _lines(sys.stdin if lines is None else lines, every, channels, "standard input")
     elif not path.exists():
         raise FileNotFoundError(f"file must be an existing file, got {path}")
     elif path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8") as file:
-            yield from _lines(file, every)
+        with path.open(encoding="utf-8-sig") as file:
+            yield from _lines(file, every, channels, path)
     elif path.suffix.lower() == ".npy":
         array = torch.from_numpy(np.load(path, allow_pickle=False)).float()
         array = array.view(1, *array.shape) if array.dim() == 2 else array.view(1, 1, -1) if array.dim() == 1 else array
@@ -105,27 +103,31 @@ def _blocks(source: str | Path, recipe: Recipe, every: int, lines: Iterable[str]
         raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
 
 
-def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
-    """Yield the rows of a table as they arrive; skip a first line that holds column names."""
+def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str | Path) -> Iterator[Tensor]:
+    """Yield the rows of a table as they arrive; a first line of column names gives the order of the channels."""
+    order: list[int] | None = None
     rows: list[list[float]] = []
-    for number, line in enumerate(lines, start=1):
-        cells = line.replace(",", " ").replace(";", " ").split()
-        try:
-            row = [float(cell) for cell in cells]
-        except ValueError:
-            if number == 1:
-                continue
-            raise ValueError(f"file must hold numbers, got {line.strip()!r} in line {number}") from None
-        if not row:
+    for i, line in enumerate(lines, start=1):
+        if not line.strip("\ufeff \t\r\n"):
             continue
+        cells = re.split(r"\s*[,;]\s*|\s+", line.strip("\ufeff \t\r\n"))
+        if i == 1 and are_words(cells):
+            order = channel_order(cells, channels, where)
+            continue
+        row = [number(cell, Path(where), i, "a value", column=j) for j, cell in enumerate(cells, 1)]
         if rows and len(row) != len(rows[0]):
-            raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {number}")
+            raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {i}")
         rows.append(row)
         if len(rows) == every:
-            yield torch.tensor(rows).mT.unsqueeze(0)
+            yield _block(rows, order)
             rows = []
     if rows:
-        yield torch.tensor(rows).mT.unsqueeze(0)
+        yield _block(rows, order)
+
+
+def _block(rows: list[list[float]], order: list[int] | None) -> Tensor:
+    block = torch.tensor(rows).mT.unsqueeze(0)
+    return block if order is None or len(order) != block.shape[1] else block[:, order]
 
 
 def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
@@ -134,13 +136,13 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
     if chosen is None:
         return None
 
-    def prepare(block: Tensor) -> Tensor:
-        return chosen(Batch(block.clone()), False).inputs
+    def prepare(block: Tensor) -> Batch:
+        return chosen(Batch(block.clone()), False)
 
     example = torch.randn(1, recipe.shape.in_channels, *recipe.shape.size)
     half = example.shape[-1] // 2
     try:
-        whole, parts = prepare(example), [prepare(example[..., :half]), prepare(example[..., half:])]
+        whole, *parts = (prepare(x).inputs for x in (example, example[..., :half], example[..., half:]))
     except (ValueError, RuntimeError):  # it does not accept parts of a sample
         whole, parts = example[..., :0], [example]
     if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from ...base import Batch, Data
     from .long_table import QueryTimes
 
-__all__ = ["csv_samples", "csv_series", "read_labelled", "read_steps", "read_wide"]
+__all__ = ["are_words", "channel_order", "csv_samples", "csv_series", "read_labelled", "read_steps", "read_wide"]
 
 TASKS = ("auto", "classification", "regression", "forecast")
 #: endings of the names of tables
@@ -198,7 +198,7 @@ def csv_samples(
         raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
         return None
-    if not labelled and not _are_words(names) and not _is_counting(names):
+    if not labelled and not are_words(names) and not _is_counting(names):
         rows = [names, *rows]
         names = [str(i) for i in range(max(map(len, rows)))]
     return samples_like(data, read_wide(path, names, rows, None, nonfinite)[0])
@@ -229,14 +229,20 @@ def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
         raise ValueError(f"{path} must hold only channels of {data.name}, {known}, found {unknown[0]!r}")
 
 
-def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
+def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = ()) -> np.ndarray:
     """Return the single series of a file with one step per line: (channels, steps), NaN where missing.
 
-    A first line of names is skipped.
+    Args:
+        path: the file.
+        nonfinite: see :func:`csv_series`.
+        channels: names of the channels, if known; a first line of names gives their order in the file.
     """
     names, rows = read_cells(path)
     cells = list(enumerate(rows, start=2))
-    if not _are_words(names):
+    order = None
+    if are_words(names):
+        order = channel_order(names, channels, path)
+    elif not _has_counted_names(path, names, rows):
         cells = [(1, names), *cells]
     steps = [
         [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
@@ -246,16 +252,46 @@ def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
     widths = sorted({len(step) for step in steps})
     if len(widths) != 1:
         raise ValueError(f"{path} must hold lines with the same number of values, found {widths or 'none'}")
-    return np.array(steps).T
+    values = np.array(steps).T
+    return values if order is None or len(order) != len(values) else values[order]
 
 
-def _are_words(cells: Sequence[str]) -> bool:
+def channel_order(names: Sequence[str], channels: Sequence[str], where: str | Path) -> list[int] | None:
+    """Return the columns of a table with a column per channel, in the order of the channels.
+
+    Args:
+        names: names of the columns.
+        channels: names of the channels; without names, or with a single one, the columns are taken as they come.
+        where: the file, for errors.
+
+    >>> channel_order(["pulse", "pressure"], ["pressure", "pulse"], "a.csv")
+    [1, 0]
+    """
+    if len(channels) < 2:
+        return None
+    if sorted(names) != sorted(channels):
+        raise ValueError(f"{where} must have the columns {', '.join(channels)}, in any order, found {', '.join(names)}")
+    return [list(names).index(channel) for channel in channels]
+
+
+def are_words(cells: Sequence[str]) -> bool:
+    """Return whether a first line holds column names: some cell is neither a number nor a missing value."""
     return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
 
 
 def _is_counting(cells: Sequence[str]) -> bool:
     """Return whether the first line of a wide file counts from 0 or 1, so that it holds names and not values."""
     return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
+
+
+def _has_counted_names(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of several columns' names are numbers, as pandas counts columns without a name.
+
+    A parquet file always has names. In a CSV file, the values below are then written with decimals.
+    """
+    decimals = (cell for row in rows for cell in row if _is_number(cell))
+    counted = len(names) > 1 and _is_counting(names) and any(not float(cell).is_integer() for cell in decimals)
+    return path.suffix.lower() == ".parquet" or counted
 
 
 def _is_number(cell: str) -> bool:
