@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
-from ._kinds import NOT_NEGATIVE, Choice
+from ._kinds import NOT_NEGATIVE, POSITIVE, Choice, ListOf
 from ._object_kinds import TensorOf
 from ._version import __version__
 from .layers import ContinuousConv
@@ -33,9 +33,9 @@ INPUTS = ("input", "coords", "mask", "lengths", "at")
 class _Named(nn.Module):
     """Wraps a network so that its inputs are positional; ``names`` tells which of INPUTS they are."""
 
-    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
+    def __init__(self, network: nn.Module, names: tuple[str, ...], step: float | tuple[float, ...] = 1.0) -> None:
         super().__init__()
-        self.network, self.names = network, names
+        self.network, self.names, self.step = network, names, step
 
     def forward(self, *given: Tensor) -> Tensor:
         sampling = dict(zip(self.names, given, strict=True))
@@ -43,7 +43,8 @@ class _Named(nn.Module):
         if lengths is not None:
             seen = torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(1)
             sampling["mask"] = seen & sampling["mask"] if "mask" in sampling else seen
-        return self.network(x, **sampling)
+        step = {} if self.step == 1 else {"step": self.step}
+        return self.network(x, **sampling, **step)
 
 
 @checked(
@@ -52,6 +53,7 @@ class _Named(nn.Module):
     mask=TensorOf("bool", "batch, *space") | None,
     lengths=TensorOf("int", "batch") | None,
     at=TensorOf("float", "batch, queries, dim") | None,
+    step=POSITIVE | ListOf(POSITIVE),
     to=Choice("pt2", "onnx"),
     rtol=NOT_NEGATIVE,
     atol=NOT_NEGATIVE,
@@ -65,6 +67,7 @@ def export_network(
     mask: Tensor | None = None,
     lengths: Tensor | None = None,
     at: Tensor | None = None,
+    step: float | tuple[float, ...] = 1.0,
     to: str = "pt2",
     dynamic_length: bool = True,
     metadata: Mapping[str, Any] | None = None,
@@ -87,6 +90,7 @@ def export_network(
         lengths: (batch,) number of valid samples at the beginning of each sequence; replaces a mask for unequal
             lengths.
         at: (batch, queries, dim) coordinates, in training steps, at which a dense network predicts.
+        step: sampling step of the inputs in training steps, which becomes part of the exported network.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
         metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
@@ -111,7 +115,7 @@ def export_network(
             raise ValueError(f"{name} must have the batch size of example, {len(example)}, got {len(tensor)}")
     if len(example) < 2:  # torch.export specialises on a batch of one
         examples = {name: torch.cat([t, t]) for name, t in examples.items()}
-    named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples))
+    named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples), step)
     try:
         with torch.no_grad():
             named(*examples.values())

@@ -73,6 +73,8 @@ class Preprocessing:
             raise ValueError(
                 f"x must have no gaps for {self.name}; use batch(x), which returns values, coordinates and mask"
             )
+        if batch.step != 1:
+            raise ValueError(f"x has step {batch.step} for {self.name}; use batch(x), which returns values and step")
         return batch.inputs
 
     @checked(x=ANY, coords=ANY, mask=ANY, rate=POSITIVE | None)

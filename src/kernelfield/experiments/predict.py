@@ -87,9 +87,17 @@ class TrainedRun:
         """Names of the classes; empty if there are none."""
         return self.data.classes
 
-    @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE))
+    @cached_property
+    def step(self) -> float | tuple[float, ...]:
+        """Sampling step of the run's data in training steps: not 1 for a run with the option ``data.step``."""
+        if self.run.path("data.json").exists():
+            return self.data.test.step
+        chosen = self.recipe.data.get("step", 1.0)
+        return tuple(chosen) if isinstance(chosen, list) else chosen
+
+    @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE) | None)
     def prepare(
-        self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
+        self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] | None = None
     ) -> Batch:
         """Return samples in the form that the network takes: normalised, with missing values masked.
 
@@ -97,19 +105,20 @@ class TrainedRun:
             inputs: (n, channels, ...) raw samples; NaN is a missing value.
             coords: (n, points, dim) coordinates in training steps, for runs on irregular times or points.
             mask: (n, ...) whether a position was observed.
-            step: sampling step in training steps.
+            step: sampling step in training steps; by default that of the run's data.
         """
         given = {"inputs": inputs, "coords": coords, "mask": mask}
         held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
-        batch = check_samples(Batch(**held, step=step), self.recipe, self.data, "inputs")
+        chosen = self.step if step is None else step
+        batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
-    @checked(source=ANY, step=POSITIVE, at=ANY)
+    @checked(source=ANY, step=POSITIVE | None, at=ANY)
     def predict(
         self,
         source: Source,
         *,
-        step: float = 1.0,
+        step: float | None = None,
         at: Any = None,
         raw: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
@@ -119,7 +128,7 @@ class TrainedRun:
         Args:
             source: an array (n, channels, ...); or a file, a folder, a pattern such as ``"new/*.wav"``, or a list of
                 these; see :func:`find_files`.
-            step: sampling step of the inputs in training steps.
+            step: sampling step of the inputs in training steps; by default that of the run's data.
             at: positions at which to predict, for networks with an output at each position. For series with times:
                 times in the unit of the file, as numbers, as text "0.5,1,2", or as a file with the columns ``time``
                 and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or
@@ -133,11 +142,11 @@ class TrainedRun:
             ``sample``, the number in the file, identify the sample. With ``at``, there is one dictionary for each
             sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in the file.
         """
-        data = None if raw else self.data
+        data, chosen = None if raw else self.data, self.step if step is None else step
         queries = self._queries(at)
         asked: dict[str, list[tuple[str, np.ndarray]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(Batch(torch.as_tensor(source), step=step), self.recipe, data, "inputs")
+            batch = check_samples(Batch(torch.as_tensor(source), step=chosen), self.recipe, data, "inputs")
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
@@ -146,7 +155,7 @@ class TrainedRun:
 
         def read(path: Path) -> Batch:
             listed = None if queries is None else asked.setdefault(str(path), [])
-            return replace(read_file(path, self.recipe, data, queries, listed), step=step)
+            return replace(read_file(path, self.recipe, data, queries, listed), step=chosen)
 
         found = []
         done: dict[str, int] = {}

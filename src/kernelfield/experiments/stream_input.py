@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["heard_accuracy", "stream_input"]
+__all__ = ["heard_accuracy", "one_step", "stream_input"]
 
 
-@checked(step=POSITIVE, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
+@checked(step=POSITIVE | None, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
 def stream_input(
     run: str | Path,
     source: str | Path,
     *,
     every: int = 1,
-    step: float = 1.0,
+    step: float | None = None,
     raw: bool = False,
     select: str | None = None,
     folder: str | None = None,
@@ -50,7 +50,7 @@ def stream_input(
         source: a sound, a .csv table with a row per step and a column per channel, a .npy array (channels, length), or
             "-" for lines of such a table on standard input. A first line of names gives the order of the channels.
         every: number of samples between predictions; one more follows the last sample.
-        step: sampling step of the input in training steps.
+        step: sampling step of the input in training steps; by default that of the run's data.
         raw: whether to use samples without the preparation of the run.
         select: weights to use: "best" by validation, "last", or "average"; by default those that the recipe selects.
         folder: folder of the training data, for a run that does not store its preprocessing.
@@ -63,7 +63,7 @@ def stream_input(
     recipe = opened.recipe
     if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
         raise ValueError(f"run must be on signals with a regular time grid to stream, got {recipe.name}")
-    online = Stream(opened.network, step=step)
+    online = Stream(opened.network, step=one_step(opened.step) if step is None else step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
     scale = opened.raw_scale() if raw else None
     names, channels = ((), ()) if raw else (opened.classes, opened.data.channels)
@@ -152,6 +152,11 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
     return prepare
 
 
+def one_step(step: float | tuple[float, ...]) -> float:
+    """Return the sampling step of a sequence, which may be given for each of its axes."""
+    return float(step[0] if isinstance(step, (tuple, list)) else step)
+
+
 @torch.no_grad()
 def heard_accuracy(
     network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
@@ -178,8 +183,7 @@ def heard_accuracy(
     batch = split.batch(slice(0, most)).to("cpu")
     if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
         return None
-    step = float(batch.step if isinstance(batch.step, (int, float)) else batch.step[0])
-    online, length = Stream(network, len(batch), step=step), batch.inputs.shape[-1]
+    online, length = Stream(network, len(batch), step=one_step(batch.step)), batch.inputs.shape[-1]
     cuts = [round(length * i / points) for i in range(points + 1)]
     found: dict[str, list[float]] = {"heard": [], "accuracy": []}
     for a, b in itertools.pairwise(cuts):
