@@ -388,6 +388,36 @@ def test_exported_streams_say_how_to_prepare_samples(two_sensors: Path, tmp_path
     assert value == pytest.approx(load_run(two_sensors).predict(x)[0]["values"][0], rel=1e-3)
 
 
+def test_predictions_name_the_series_of_a_table(two_sensors: Path, tmp_path: Path) -> None:
+    lines = [f"{i},{t},{c},{t}" for t in range(8) for i in ("b", "a") for c in ("air", "warm")]
+    (tmp_path / "new.csv").write_text("\n".join(["id,time,channel,value", *lines]))  # rows of an id are scattered
+    rows = load_run(two_sensors).predict(tmp_path / "new.csv")
+    assert [(row["sample"], row["series"]) for row in rows] == [(0, "b"), (1, "a")]
+
+
+def test_a_table_of_times_without_ids_is_refused(tmp_path: Path) -> None:
+    recipe = recipe_for_path(write_wide(tmp_path / "wide.csv"))
+    data = recipe_data(recipe)
+    (tmp_path / "steps.csv").write_text("time,value\n0,1\n1,2\n")
+    with pytest.raises(ValueError, match=r"steps.csv, line 1: expected columns id, time and value"):
+        of(recipe, tmp_path / "steps.csv", data)
+    (tmp_path / "id.csv").write_text("id," + ",".join(data.columns) + "\n" + ",".join("7" * (1 + len(data.columns))))
+    with pytest.raises(ValueError, match=r"id.csv, line 1: .*found 'id'"):
+        of(recipe, tmp_path / "id.csv", data)
+
+
+def test_missing_values_are_masked_beside_a_mask(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    x, mask = source.normal(size=(20, 1, 8)).astype(np.float32), np.ones((20, 8), dtype=bool)
+    x[:, :, 2], mask[:, 5] = np.nan, False
+    np.savez(tmp_path / "own.npz", inputs=x, target=np.arange(20) % 2, mask=mask)
+    recipe = recipe_for_path(tmp_path / "own.npz", {"shares": [0.5, 0.0, 0.5]})
+    data = recipe_data(recipe)
+    np.savez(tmp_path / "new.npz", inputs=x, mask=mask)
+    found = of(recipe, tmp_path / "new.npz", data)
+    assert found.mask[0].tolist() == data.test.mask[0].tolist()
+
+
 def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
     run, rows = load_run(two_sensors), ["0.5,1000.25", "0.25,1001.0"]
     (tmp_path / "named.csv").write_text("\n".join(["0,1", *rows]))

@@ -139,12 +139,12 @@ class TrainedRun:
         Returns:
             A dictionary for each sample with ``class``, its ``probability`` and the ``probabilities`` of all classes by
             name; or with the ``values`` of a regression; or with the ``classes`` at each position. ``file`` and
-            ``sample``, the number in the file, identify the sample. With ``at``, there is one dictionary for each
-            sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in the file.
+            ``sample``, the number in the file, identify the sample; so does ``series``, its id, in tables with ids.
+            With ``at``, there is one dictionary for each sample and query, with its ``time`` or ``place``.
         """
         data, chosen = None if raw else self.data, self.step if step is None else step
         queries = self._queries(at)
-        asked: dict[str, list[tuple[str, np.ndarray]]] = {}
+        asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
             batch = check_samples(Batch(torch.as_tensor(source), step=chosen), self.recipe, data, "inputs")
             if queries is not None:
@@ -154,7 +154,7 @@ class TrainedRun:
         files = find_files(source)
 
         def read(path: Path) -> Batch:
-            listed = None if queries is None else asked.setdefault(str(path), [])
+            listed = asked.setdefault(str(path), [])
             return replace(read_file(path, self.recipe, data, queries, listed), step=chosen)
 
         found = []
@@ -238,12 +238,16 @@ class TrainedRun:
         return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
 
-def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None, sample: int) -> list[dict[str, Any]]:
-    """Return a prediction at several queries as one row per query, without padded ones."""
-    if asked is None:
+def _each_query(
+    row: dict[str, Any], asked: list[tuple[str, np.ndarray | None]] | None, sample: int
+) -> list[dict[str, Any]]:
+    """Return a prediction with the id of its series; at several queries, one row per query, without padded ones."""
+    if not asked:
         return [row]
     key, places = asked[sample]
     named = {"series": key} if key else {}
+    if places is None:
+        return [{**named, **row}]
     kind = "time" if places.ndim == 1 else "place"
     cells = {name: [[value[i] for value in values] for i in range(len(places))] for name, values in row.items()}
     return [

@@ -174,7 +174,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
 
 
 def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:
-    from ..data.sets.series.csv_series import csv_samples, read_steps  # noqa: PLC0415
+    from ..data.sets.series.csv_series import csv_samples  # noqa: PLC0415
+    from ..data.sets.series.step_table import read_steps  # noqa: PLC0415
     from ..data.sets.series.ts_archive import read_archive  # noqa: PLC0415
     from ..data.transforms.series import samples_like  # noqa: PLC0415
 

@@ -16,7 +16,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..data.io.files import number
-from ..data.sets.series.csv_series import are_words, channel_order
+from ..data.sets.series.step_table import are_words, channel_order
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
