@@ -95,6 +95,28 @@ def test_unequal_lengths_and_missing_values(make: Callable[[], Any]) -> None:
     together = fitted.predict_proba(series)
     longer = [np.pad(s, ((0, 0), (0, 6)), constant_values=np.nan) for s in series]
     np.testing.assert_allclose(fitted.predict_proba(longer), together, atol=1e-5)
+    # Nor do the other series.
+    alone = np.concatenate([fitted.predict_proba([s]) for s in series[:8]])
+    np.testing.assert_allclose(alone, together[:8], atol=1e-5)
+
+
+@pytest.mark.parametrize("make", [lambda: CCNNClassifier(**SMALLEST), lambda: RandomKernelClassifier(kernels=20)])
+def test_columns_of_a_data_frame_keep_their_names(make: Callable[[], Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    x, y = waves()
+    frame = pandas.DataFrame(x[:, 0], columns=[f"t{i}" for i in range(x.shape[2])])
+    fitted = make().fit(frame, y)
+    assert fitted.feature_names_in_.tolist() == list(frame.columns)
+    with pytest.raises(ValueError, match="feature names should match"):
+        fitted.predict(frame[frame.columns[::-1]])
+    np.testing.assert_array_equal(fitted.predict(frame), make().fit(x[:, 0], y).predict(x[:, 0]))
+
+
+def test_missing_classes_are_refused() -> None:
+    x, y = waves()
+    for missing in (np.nan, None):
+        with pytest.raises(ValueError, match="y must hold a class"):
+            RandomKernelClassifier(kernels=5).fit(x, [missing, *map(str, y[1:])])
 
 
 def test_equal_lengths_after_unequal_ones() -> None:

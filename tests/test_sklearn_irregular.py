@@ -132,3 +132,56 @@ def test_bad_questions_are_refused_by_name() -> None:
     for at in ([np.nan], [], [[1.0]] * 3):
         with pytest.raises(ValueError, match="at must be"):
             model.predict(X, at=at)
+
+
+def test_dates_have_one_unit_whatever_their_type() -> None:
+    X, speed = waves(12)
+    pairs = [series["a"] for series in X]
+    start = np.datetime64("2024-01-31T12:00:00", "ns")
+
+    def dated(kind: str) -> list[Any]:
+        return [((start + (1e9 * times).round().astype("m8[ns]")).astype(kind), values) for times, values in pairs]
+
+    model = CCNNClassifier(**TINY).fit(dated("M8[ms]"), speed > 2)
+    wanted = model.predict_proba(dated("M8[ms]"))
+    for kind in ("M8[us]", "M8[ns]"):
+        np.testing.assert_allclose(model.predict_proba(dated(kind)), wanted, atol=1e-4)
+    listed = [(times.tolist(), values) for times, values in dated("M8[ms]")]  # Python's own dates
+    np.testing.assert_allclose(model.predict_proba(listed), wanted, atol=1e-12)
+    with pytest.raises(ValueError, match=r"X\[0\] must have times that are dates"):
+        model.predict(pairs)
+    with pytest.raises(ValueError, match=r"X\[0\] must have times that are numbers"):
+        CCNNClassifier(**TINY).fit(pairs, speed > 2).predict(dated("M8[s]"))
+
+
+def test_forecasts_at_dates() -> None:
+    times = [np.arange(8.0) + i for i in range(6)]
+    X = [(t[:6], np.sin(t[:6])) for t in times]
+    y = [(t[6:], np.sin(t[6:])) for t in times]
+
+    def dated(series: list[Any]) -> list[Any]:
+        return [(np.datetime64("2024-01-31", "s") + (3600 * t).astype("m8[s]"), v) for t, v in series]
+
+    hours = [(3600 * t, v) for t, v in X], [(3600 * t, v) for t, v in y]
+    numbers, dates = CCNNForecaster(**TINY).fit(*hours), CCNNForecaster(**TINY).fit(dated(X), dated(y))
+    at = [t for t, _ in dated(y)]
+    for one, other in zip(
+        dates.predict(dated(X), at), numbers.predict(hours[0], [t for t, _ in hours[1]]), strict=True
+    ):
+        np.testing.assert_allclose(one, other, atol=1e-5)
+    assert dates.score(dated(X), dated(y)) == pytest.approx(numbers.score(*hours), abs=1e-5)
+    with pytest.raises(ValueError, match="at must have times that are dates"):
+        dates.predict(dated(X), [24.0, 36.0])
+
+
+def test_series_keep_the_form_of_fit() -> None:
+    X, speed = waves(12)
+    model = CCNNClassifier(**TINY).fit(X, speed > 2)
+    pairs = [(series["a"][0], np.stack([series["a"][1]] * 2)) for series in X]
+    with pytest.raises(ValueError, match="X must hold dicts"):
+        model.predict(pairs)
+    with pytest.raises(ValueError, match="X must hold pairs"):
+        CCNNClassifier(**TINY).fit(pairs, speed > 2).predict(X)
+    forecaster = CCNNForecaster(**TINY).fit(pairs, X)
+    with pytest.raises(ValueError, match="y must hold dicts"):
+        forecaster.score(pairs, pairs)

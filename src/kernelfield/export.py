@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
-from ._kinds import NOT_NEGATIVE, Choice
+from ._kinds import NOT_NEGATIVE, POSITIVE, Choice, ListOf
 from ._object_kinds import TensorOf
 from ._version import __version__
 from .layers import ContinuousConv
@@ -22,7 +22,7 @@ from .layers import ContinuousConv
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["export_network", "quiet_exporter", "read_metadata"]
+__all__ = ["METADATA", "describe_export", "export_network", "quiet_exporter", "read_metadata"]
 
 #: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
@@ -33,9 +33,9 @@ INPUTS = ("input", "coords", "mask", "lengths", "at")
 class _Named(nn.Module):
     """Wraps a network so that its inputs are positional; ``names`` tells which of INPUTS they are."""
 
-    def __init__(self, network: nn.Module, names: tuple[str, ...]) -> None:
+    def __init__(self, network: nn.Module, names: tuple[str, ...], step: float | tuple[float, ...] = 1.0) -> None:
         super().__init__()
-        self.network, self.names = network, names
+        self.network, self.names, self.step = network, names, step
 
     def forward(self, *given: Tensor) -> Tensor:
         sampling = dict(zip(self.names, given, strict=True))
@@ -43,7 +43,8 @@ class _Named(nn.Module):
         if lengths is not None:
             seen = torch.arange(x.shape[-1], device=x.device) < lengths.unsqueeze(1)
             sampling["mask"] = seen & sampling["mask"] if "mask" in sampling else seen
-        return self.network(x, **sampling)
+        step = {} if self.step == 1 else {"step": self.step}
+        return self.network(x, **sampling, **step)
 
 
 @checked(
@@ -52,6 +53,7 @@ class _Named(nn.Module):
     mask=TensorOf("bool", "batch, *space") | None,
     lengths=TensorOf("int", "batch") | None,
     at=TensorOf("float", "batch, queries, dim") | None,
+    step=POSITIVE | ListOf(POSITIVE),
     to=Choice("pt2", "onnx"),
     rtol=NOT_NEGATIVE,
     atol=NOT_NEGATIVE,
@@ -65,6 +67,7 @@ def export_network(
     mask: Tensor | None = None,
     lengths: Tensor | None = None,
     at: Tensor | None = None,
+    step: float | tuple[float, ...] = 1.0,
     to: str = "pt2",
     dynamic_length: bool = True,
     metadata: Mapping[str, Any] | None = None,
@@ -87,6 +90,7 @@ def export_network(
         lengths: (batch,) number of valid samples at the beginning of each sequence; replaces a mask for unequal
             lengths.
         at: (batch, queries, dim) coordinates, in training steps, at which a dense network predicts.
+        step: sampling step of the inputs in training steps, which becomes part of the exported network.
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
         metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
@@ -111,7 +115,7 @@ def export_network(
             raise ValueError(f"{name} must have the batch size of example, {len(example)}, got {len(tensor)}")
     if len(example) < 2:  # torch.export specialises on a batch of one
         examples = {name: torch.cat([t, t]) for name, t in examples.items()}
-    named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples))
+    named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples), step)
     try:
         with torch.no_grad():
             named(*examples.values())
@@ -122,7 +126,7 @@ def export_network(
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
     trials = [examples, {name: t[:1] for name, t in examples.items()}]
-    described = {"version": __version__, "format": to, "inputs": _shapes(examples), **(metadata or {})}
+    described = describe_export(to, examples, metadata)
     if to == "pt2":
         dynamic = dynamic_length and one_axis
         program = _save_program(named, path, examples, dynamic, described)
@@ -148,7 +152,7 @@ def export_network(
 
 @checked()
 def read_metadata(path: str | Path) -> dict[str, Any]:
-    """Return the metadata of an exported network: version, format, inputs, and what :func:`export_network` was given.
+    """Return the metadata of an exported network or stream: version, format, inputs, and what the export was given.
 
     Args:
         path: a .pt2 or .onnx file.
@@ -168,15 +172,22 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
         except zipfile.BadZipFile as error:
             raise ValueError(f"{path} must be a valid .pt2 or .onnx file: {error}") from error
     if text is None:
-        raise ValueError(f"{path} must be a file that export_network wrote, got one without metadata")
+        raise ValueError(f"{path} must be a file that export_network or export_stream wrote, got one without metadata")
     return json.loads(text)
 
 
-def _shapes(examples: dict[str, Tensor]) -> dict[str, dict[str, Any]]:
-    """Return the dtype of each input and its shape without the batch axis."""
-    return {
+def describe_export(to: str, examples: Mapping[str, Tensor], metadata: Mapping[str, Any] | None) -> str:
+    """Return the metadata of a file as JSON: version, format, dtype and shape of each input, and ``metadata``.
+
+    Args:
+        to: format of the file.
+        examples: inputs by name, with a batch axis.
+        metadata: further values.
+    """
+    inputs = {
         name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in examples.items()
     }
+    return json.dumps({"version": __version__, "format": to, "inputs": inputs, **(metadata or {})})
 
 
 def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
@@ -192,9 +203,7 @@ def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
     return short
 
 
-def _save_program(
-    named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: dict[str, Any]
-) -> Any:
+def _save_program(named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: str) -> Any:
     shapes: list[dict[int, Any]] = []
     for name, tensor in examples.items():
         shape: dict[int, Any] = {0: torch.export.Dim.AUTO}
@@ -204,7 +213,7 @@ def _save_program(
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         program = torch.export.export(named, tuple(examples.values()), dynamic_shapes=(tuple(shapes),), strict=False)
-        torch.export.save(program, path, extra_files={METADATA: json.dumps(metadata)})
+        torch.export.save(program, path, extra_files={METADATA: metadata})
         return torch.export.load(path).module()
 
 
@@ -218,7 +227,7 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
-def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: dict[str, Any]) -> list[Tensor]:
+def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: str) -> list[Tensor]:
     onnxruntime = _onnxruntime()
     names = list(trials[0])
     batch = torch.export.Dim("batch")
@@ -239,7 +248,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
             reason = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error)[:200])
             raise ValueError(f"to must be 'pt2' for this network, which ONNX cannot express: {reason}") from error
         assert program is not None
-        program.model.metadata_props[METADATA] = json.dumps(metadata)
+        program.model.metadata_props[METADATA] = metadata
         program.save(str(path))
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     kept = {entry.name for entry in session.get_inputs()}

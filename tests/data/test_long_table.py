@@ -13,7 +13,7 @@ import torch
 
 from kernelfield.data.io.parquet import read_parquet
 from kernelfield.data.labelled import labelled_split
-from kernelfield.data.sets.series.csv_series import csv_series
+from kernelfield.data.sets.series.csv_series import csv_samples, csv_series, read_labelled
 from kernelfield.data.sets.series.long_table import read_queries
 
 if TYPE_CHECKING:
@@ -118,6 +118,90 @@ def test_forecasts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
 def test_times_that_are_not_finite_are_refused_with_their_line(tmp_path: Path, time: str) -> None:
     with pytest.raises(ValueError, match=r"long.csv, line 3"):
         csv_series(write(tmp_path / "long.csv", "a,0,x,1", f"a,{time},x,1"), forecast=0.5)
+
+
+def test_numbers_are_no_dates(tmp_path: Path) -> None:
+    # Minutes since 1970: some of these are also digits of a date in the year 2840.
+    minutes = [28401120, 28401130, 28401131, 28401132]
+    path = write(tmp_path / "long.csv", *(f"{i},{t},x,1" for i in "abcdef" for t in minutes))
+    data = csv_series(path, forecast=0.25, unit=1)
+    assert data.train.coords[0].flatten().tolist() == [0, 10, 11]
+    assert data.train.at[0].flatten().tolist() == [12]
+    for time in ("20240131", "20240131235959"):
+        with pytest.raises(ValueError, match=rf"long.csv, line 2: .*found '{time}', which may be either"):
+            csv_series(write(tmp_path / "long.csv", f"a,{time},x,1", "a,20240201,x,1"), forecast=0.5)
+    with pytest.raises(ValueError, match="line 2, column value: expected a number"):
+        csv_series(write(tmp_path / "long.csv", "a,0,x,1_000"), forecast=0.5)
+
+
+def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
+    rows = [f"{i},2024-01-0{d},x,1" for i in "abcdef" for d in range(1, 5)]
+    path = write(tmp_path / "long.csv", *rows)
+    data = csv_series(path, forecast=0.25)
+    assert (data.dates, data.unit) == (True, 86_400)
+    with pytest.raises(ValueError, match=r"mixed.csv, line 26: expected a date"):
+        csv_series(write(tmp_path / "mixed.csv", *rows, "a,5,x,1"), forecast=0.25)
+    write(tmp_path / "asked.csv", "a,5,x,1")
+    with pytest.raises(ValueError, match=r"targets must have times that are dates"):
+        csv_series(path, targets="asked.csv")
+    with pytest.raises(ValueError, match="at must hold times that are all dates"):
+        read_queries("1,2024-01-31")
+    # Samples to predict have the kind of times of training.
+    hours = write(tmp_path / "hours.csv", *(f"a,{24 * d},x,1" for d in range(4)))
+    with pytest.raises(ValueError, match=r"hours.csv, series a: expected times that are dates"):
+        csv_samples(hours, data)
+    with pytest.raises(ValueError, match="at must be dates"):
+        csv_samples(path, data, at=read_queries("24,48"))
+    assert csv_samples(path, data, at=read_queries("2024-01-05")).at[0].tolist() == [[4.0]]
+
+
+def test_times_in_another_unit_are_warned_of(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.csv", *(f"{i},{t},x,1" for i in "abcdef" for t in (0, 1.1, 2, 3)))
+    data = csv_series(path, forecast=0.25)
+    assert csv_samples(path, data) is not None
+    for factor in (60, 1 / 60):
+        other = write(tmp_path / "other.csv", *(f"a,{factor * t},x,1" for t in (0, 1.1, 2, 3)))
+        with pytest.warns(UserWarning, match=r"times of .*other.csv"):
+            csv_samples(other, data)
+
+
+def test_names_of_long_tables_in_any_case(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{t * i},{'ab'[i % 2]}" for i in range(20) for t in range(3)]
+    path = write(tmp_path / "long.csv", *rows, names="ID,Time,Value,label")
+    assert csv_series(path).train.inputs.shape == (14, 1, 3)  # 20 series of 3 times, not 60 of 3 values
+    assert read_queries(write(tmp_path / "at.csv", "7,1", names="Id,TIME")).by_series["7"].tolist() == [1]
+    with pytest.raises(ValueError, match=r"long.csv, line 1: .*'value' twice"):
+        csv_series(write(tmp_path / "long.csv", "1,0,2,3,a", names="id,time,value,Value,label"))
+
+
+def test_channels_that_training_did_not_have_or_always_had(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{c},{t * i},{'ab'[i % 2]}" for i in range(20) for t in range(3) for c in "xy"]
+    names = "id,time,channel,value,label"
+    write(tmp_path / "train.csv", *rows, names=names)
+    write(tmp_path / "test.csv", *rows[:12], "1,9,z,1,b", names=names)
+    with pytest.raises(ValueError, match=r"test.csv must hold only channels of train.csv, x, y, found 'z'"):
+        csv_series(tmp_path)
+    (tmp_path / "test.csv").unlink()
+    only = write(tmp_path / "only.csv", *(row for row in rows if ",x," in row), names=names)
+    together = csv_series(tmp_path / "train.csv")
+    with pytest.raises(ValueError, match=r"only.csv must hold all channels .* found no 'y'"):
+        csv_samples(only, together)
+    # A network that reads which channels were observed can do without one.
+    apart = csv_series(tmp_path / "train.csv", observed=True)
+    assert csv_samples(only, apart).inputs[:, 1].isnan().all()
+
+
+def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.csv", *(f"{i},{t},x,{t}" for i in "abcdef" for t in range(3)))
+    write(tmp_path / "asked.csv", *(f"{i},4,{c},{ord(c)}" for i in "abcdef" for c in "uv"))
+    data = csv_series(path, targets="asked.csv")
+    assert data.targets == ("u", "v")
+    write(tmp_path / "asked.csv", "a,4,v,7")
+    (found,) = read_labelled(path, data, {"targets": "asked.csv"})
+    assert np.nan_to_num(found.query_values, nan=-1).tolist() == [[-1], [7]]
+    write(tmp_path / "asked.csv", "a,4,w,7")
+    with pytest.raises(ValueError, match=r"asked.csv must hold only channels .* found 'w'"):
+        read_labelled(path, data, {"targets": "asked.csv"})
 
 
 def test_query_times(tmp_path: Path) -> None:

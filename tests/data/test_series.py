@@ -222,6 +222,64 @@ def test_broken_csv(tmp_path: Path, text: str, message: str) -> None:
         csv_series(path)
 
 
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (",t1,t2,t3,label", "column 1; leave out an index"),  # the index of pandas
+        ("Unnamed: 0,a,b,c,label", "column 1; leave out an index"),
+        ("id,t1,t2,t3,label", "t1 to t3, found 'id'"),
+        ("t1,t2,t3,age,label", "t1 to t3, found 'age'"),
+        ("t1,t10,t2,t3,label", "steps in order, found t1, t10, t2"),  # sorted as text
+        ("x1,x2,y1,y2,label", "one channel, found columns of 2"),
+        ("a,b,label,a,label", "'a' twice"),
+        ("a,b,c,label,label", "'label' twice"),
+    ],
+)
+def test_columns_that_are_no_steps_are_refused(tmp_path: Path, names: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"{names}\n" + "0,1,2,3,0\n1,4,5,6,1\n" * 10)
+    with pytest.raises(ValueError, match=f"mine.csv, line 1: .*{message}"):
+        csv_series(path)
+
+
+@pytest.mark.parametrize("names", ["0,1,2", "0.0,0.5,1.0", "lag3,lag2,lag1", "a,b,c", "a,b2,c", "t1,t2,t3,"])
+def test_columns_of_steps(tmp_path: Path, names: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(f"label,{names}\n" + "up,1,2,3\ndown,4,5,6\n" * 10)
+    data = csv_series(path)
+    assert data.size == (3,)
+    assert data.columns == tuple(name for name in names.split(",") if name)
+    assert data.train.inputs[data.train.target == 1][0].tolist() == [[1, 2, 3]]
+
+
+def test_columns_of_test_files_are_found_by_name(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("label,low,high\n" + "a,1,2\nb,3,4\n" * 10)
+    (tmp_path / "test.csv").write_text("high,low,label\n2,1,a\n4,3,b\n")
+    assert csv_series(tmp_path).test.inputs.tolist() == [[[1, 2]], [[3, 4]]]
+    (tmp_path / "test.csv").write_text("tall,low,label\n2,1,a\n4,3,b\n")
+    with pytest.raises(ValueError, match=r"test.csv, line 1: .*low, high, found 'tall'"):
+        csv_series(tmp_path)
+
+
+def test_labels_that_are_missing_or_written_in_two_ways(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text("label,0,1\n" + "1,1,2\n1.0,3,4\n2,5,6\n" * 4)
+    with pytest.raises(ValueError, match=r"labels must .*'1' and '1.0'"):
+        csv_series(path)
+    for label in ("?", "NaN"):
+        path.write_text("label,0,1\n" + f"up,1,2\n{label},3,4\n" * 4)
+        with pytest.raises(ValueError, match=r"mine.csv, line 3: expected a label"):
+            csv_series(path)
+
+
+def test_ts_with_two_values_at_one_time_or_dates_among_numbers(tmp_path: Path) -> None:
+    head = ["@timeStamps true", "@classLabel true a b", "@data"]
+    for line, message in (("(0,1),(0,2):a", "found two"), ("(0,1),(2020-01-01,2):a", "found both")):
+        (tmp_path / "made.ts").write_text("\n".join([*head, line]))
+        with pytest.raises(ValueError, match=f"made.ts, line 4: .*{message}"):
+            ts(tmp_path / "made.ts")
+
+
 def test_missing_csv(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="found nothing"):
         csv_series(tmp_path)
@@ -382,5 +440,5 @@ def test_a_target_that_is_not_finite_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     for label in ("inf", "nan", "1e39", "1.2.3"):
         path.write_text(f"label,a,b\n0.5,1,2\n1.5,1,2\n{label},1,2\n2.5,1,2\n")
-        with pytest.raises(ValueError, match=r"mine\.csv, line 4: expected a finite number for a label"):
+        with pytest.raises(ValueError, match=r"mine\.csv, line 4: expected a (finite number for a )?label"):
             csv_series(path, task="regression")

@@ -457,3 +457,110 @@ def test_a_name_is_looked_up_in_its_own_family_of_recipes(monkeypatch: pytest.Mo
     monkeypatch.setattr("kernelfield.experiments.recipe.bundled_names", fail)
     # A data set and a recipe have this name; the recipe comes first.
     assert recipe_and_data("digits", "", [])[0].name == "digits"
+
+
+@pytest.fixture(scope="module")
+def two_sensors(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of a regression in hundreds, from two channels of very different size."""
+    folder = tmp_path_factory.mktemp("sensors")
+    source = np.random.default_rng(0)
+    lines = ["id,time,channel,value,label"]
+    for i in range(20):
+        warm, wet = 1000 + source.normal(size=8), source.normal(size=8)
+        goal = 500 + 100 * wet.mean()
+        lines += [f"{i},{t},warm,{warm[t]:.3f},{goal:.3f}" for t in range(8)]
+        lines += [f"{i},{t},air,{wet[t]:.3f},{goal:.3f}" for t in range(8)]
+    (folder / "long.csv").write_text("\n".join(lines) + "\n")
+    call("train", folder / "long.csv", *TINY, "--epochs", 1, "--out", folder / "run")
+    return folder / "run"
+
+
+def test_columns_of_steps_are_found_by_their_names(two_sensors: Path, tmp_path: Path) -> None:
+    run, steps = load_run(two_sensors), np.random.default_rng(1).normal(size=(2, 8)) + np.array([[0], [1000]])
+    assert run.data.channels == ("air", "warm")
+    wanted = run.predict(steps[None])[0]["values"]
+    assert 200 < wanted[0] < 800
+    tables = {
+        "sorted": ["air,warm", *(f"{a},{b}" for a, b in steps.T)],
+        "other": ["warm,air", *(f"{b},{a}" for a, b in steps.T)],
+    }
+    tables["none"] = tables["sorted"][1:]
+    for name, lines in tables.items():
+        (tmp_path / f"{name}.csv").write_text("\ufeff" + "\r\n".join(lines))
+        assert run.predict(tmp_path / f"{name}.csv")[0]["values"] == pytest.approx(wanted, rel=1e-5)
+        *_, last = stream_input(two_sensors, tmp_path / f"{name}.csv")
+        assert last["samples"] == 8
+        assert last["values"] == pytest.approx(wanted, rel=1e-5)
+    (tmp_path / "extra.csv").write_text("\n".join(["hour,warm", *tables["none"]]))
+    for read in (run.predict, lambda path: list(stream_input(two_sensors, path))):
+        with pytest.raises(ValueError, match=r"extra.csv must have the columns air, warm"):
+            read(tmp_path / "extra.csv")
+
+
+def test_streams_keep_the_unit_of_targets_without_preparation(two_sensors: Path, tmp_path: Path) -> None:
+    np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32))
+    *_, last = stream_input(two_sensors, tmp_path / "x.npy", raw=True)
+    assert last["values"] == pytest.approx(load_run(two_sensors).predict(tmp_path / "x.npy", raw=True)[0]["values"])
+
+
+@pytest.mark.parametrize("line", [",", "1,", "NA,1", "1,?"])
+def test_streams_do_not_skip_missing_values(two_sensors: Path, line: str) -> None:
+    for lines in ([line, "1,2"], ["1,2", line]):
+        with pytest.raises(ValueError, match="finite numbers, got NaN or infinity in sample"):
+            list(stream_input(two_sensors, "-", lines=lines))
+
+
+@pytest.mark.parametrize("to", ["pt2", "onnx"])
+def test_exported_streams_say_how_to_prepare_samples(two_sensors: Path, tmp_path: Path, to: str) -> None:
+    if to == "onnx":
+        pytest.importorskip("onnxruntime")
+    call("export", two_sensors, "--stream", "--to", to, "--out", tmp_path / f"stream.{to}")
+    stored = read_metadata(tmp_path / f"stream.{to}")
+    assert stored["channels"] == ["air", "warm"]
+    assert stored["inputs"] == {"sample": {"shape": [2, 1], "dtype": "float32"}}
+    values, targets = stored["normalisation"]["prepare"]["steps"]
+    mean, std = (torch.tensor(values[name]["tensor"]) for name in ("mean", "std"))
+    x = torch.randn(1, 2, 8) + torch.tensor([[0.0], [1000.0]])
+    exported = ExportedStream(tmp_path / f"stream.{to}")
+    for sample in ((x - mean) / std).split(1, dim=2):
+        found = exported.push(sample)
+    value = float(found) * targets["scale"]["std"][0] + targets["scale"]["mean"][0]
+    assert value == pytest.approx(load_run(two_sensors).predict(x)[0]["values"][0], rel=1e-3)
+
+
+def test_predictions_name_the_series_of_a_table(two_sensors: Path, tmp_path: Path) -> None:
+    lines = [f"{i},{t},{c},{t}" for t in range(8) for i in ("b", "a") for c in ("air", "warm")]
+    (tmp_path / "new.csv").write_text("\n".join(["id,time,channel,value", *lines]))  # rows of an id are scattered
+    rows = load_run(two_sensors).predict(tmp_path / "new.csv")
+    assert [(row["sample"], row["series"]) for row in rows] == [(0, "b"), (1, "a")]
+
+
+def test_a_table_of_times_without_ids_is_refused(tmp_path: Path) -> None:
+    recipe = recipe_for_path(write_wide(tmp_path / "wide.csv"))
+    data = recipe_data(recipe)
+    (tmp_path / "steps.csv").write_text("time,value\n0,1\n1,2\n")
+    with pytest.raises(ValueError, match=r"steps.csv, line 1: expected columns id, time and value"):
+        of(recipe, tmp_path / "steps.csv", data)
+    (tmp_path / "id.csv").write_text("id," + ",".join(data.columns) + "\n" + ",".join("7" * (1 + len(data.columns))))
+    with pytest.raises(ValueError, match=r"id.csv, line 1: .*found 'id'"):
+        of(recipe, tmp_path / "id.csv", data)
+
+
+def test_missing_values_are_masked_beside_a_mask(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    x, mask = source.normal(size=(20, 1, 8)).astype(np.float32), np.ones((20, 8), dtype=bool)
+    x[:, :, 2], mask[:, 5] = np.nan, False
+    np.savez(tmp_path / "own.npz", inputs=x, target=np.arange(20) % 2, mask=mask)
+    recipe = recipe_for_path(tmp_path / "own.npz", {"shares": [0.5, 0.0, 0.5]})
+    data = recipe_data(recipe)
+    np.savez(tmp_path / "new.npz", inputs=x, mask=mask)
+    found = of(recipe, tmp_path / "new.npz", data)
+    assert found.mask[0].tolist() == data.test.mask[0].tolist()
+
+
+def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
+    run, rows = load_run(two_sensors), ["0.5,1000.25", "0.25,1001.0"]
+    (tmp_path / "named.csv").write_text("\n".join(["0,1", *rows]))
+    (tmp_path / "plain.csv").write_text("\n".join(rows))
+    named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
+    assert named == plain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,9 +15,13 @@ import kernelfield as kf
 from kernelfield.data.base import Split
 from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
+from kernelfield.data.transforms.to_sequence import map_splits
 from kernelfield.experiments.evaluation import NonFiniteOutputs
+from kernelfield.experiments.finished_run import export_run, export_run_stream
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.predict import find_files
+from kernelfield.experiments.stream_input import stream_input
+from kernelfield.streaming import ExportedStream
 from tests.commands import call
 from tests.experiments.helpers import small_data, small_recipe
 
@@ -56,6 +61,31 @@ def test_arrays_and_files_give_the_same_predictions(run: Path, files: list[Path]
     assert [row["probabilities"] for row in found] == [row["probabilities"] for row in rows]
     assert [(row["file"], row["sample"]) for row in found[:3]] == [(str(files[i]), 0) for i in range(3)]
     assert loaded.predict(files[0].parent) == found
+
+
+def test_the_step_of_the_data_is_that_of_predictions(tmp_path: Path) -> None:
+    data = map_splits(small_data(), lambda split: replace(split, step=0.5))
+    fit(small_recipe("training.epochs=1"), tmp_path / "run", data=data, report=False)
+    loaded, x = kf.load_run(tmp_path / "run"), data.test.inputs
+    with torch.no_grad():
+        wanted = loaded.network(x, step=0.5).softmax(dim=1)
+        assert not torch.allclose(loaded.network(x).softmax(dim=1), wanted, atol=1e-2)
+        ready = loaded.prepare(x)
+        torch.testing.assert_close(loaded.network(ready.inputs, **ready.sampling).softmax(dim=1), wanted)
+    for raw in (False, True):
+        rows = loaded.predict(x, raw=raw)
+        found = torch.tensor([list(row["probabilities"].values()) for row in rows])
+        torch.testing.assert_close(found, wanted, atol=1e-5, rtol=0)
+    np.save(tmp_path / "x.npy", x[0].numpy())
+    *_, last = stream_input(tmp_path / "run", tmp_path / "x.npy")
+    assert last["probability"] == pytest.approx(float(wanted[0].max()), abs=1e-4)
+    path, _ = export_run(tmp_path / "run")
+    torch.testing.assert_close(torch.export.load(path).module()(x).softmax(dim=1), wanted, atol=1e-5, rtol=0)
+    path, _, _ = export_run_stream(tmp_path / "run")
+    exported = ExportedStream(path)
+    for sample in x[:1].split(1, dim=2):
+        y = exported.push(sample)
+    torch.testing.assert_close(y.softmax(dim=1), wanted[:1], atol=1e-2, rtol=0)
 
 
 def test_files_are_found(files: list[Path]) -> None:

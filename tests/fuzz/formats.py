@@ -29,9 +29,10 @@ from kernelfield.data.sets.images.cifar import read_batch
 from kernelfield.data.sets.images.image_folder import read_image
 from kernelfield.data.sets.images.mnist import read_idx
 from kernelfield.data.sets.physics import darcy
-from kernelfield.data.sets.series.csv_series import csv_series, read_steps
+from kernelfield.data.sets.series.csv_series import csv_series
 from kernelfield.data.sets.series.physionet2012 import read_stay
 from kernelfield.data.sets.series.physionet2019 import read_psv
+from kernelfield.data.sets.series.step_table import read_steps
 from kernelfield.data.sets.series.ts_archive import ts
 from kernelfield.data.sets.text import listops
 from kernelfield.data.sets.text.characters import text

@@ -50,6 +50,18 @@ def test_padding_under_a_mask_changes_nothing() -> None:
     torch.testing.assert_close(net(padded, mask), net(x), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.parametrize("most", [2048, 10])
+def test_predictions_do_not_depend_on_the_padding_of_the_batch(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(random_kernels.MAX_VALUES, 1, most)
+    torch.manual_seed(0)
+    net = RandomKernelNet(2, 3, size=30, kernels=10).double().eval()
+    x = torch.randn(2, 2, 40, dtype=torch.float64)
+    for length in (7, 10, 23, 30, 40):
+        mask = torch.arange(40) < torch.tensor([[length], [40]])
+        alone, among = net(x[:1, :, :length]), net(x.masked_fill(~mask.unsqueeze(1), 0.0), mask)
+        torch.testing.assert_close(alone[0], among[0])
+
+
 def test_batches_in_pieces_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     features, x = fitted(1, 20)
     whole = features(x)

@@ -89,7 +89,10 @@ def predict(
     ] = False,
     every: Annotated[int, typer.Option(help="With --stream: samples between predictions.")] = 1,
     out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
-    step: Annotated[float, typer.Option(help="Sampling step of the input, in training steps.")] = 1.0,
+    step: Annotated[
+        Optional[float],  # noqa: UP045
+        typer.Option(help="Sampling step of the input, in training steps; by default that of the run's data."),
+    ] = None,
     at: Annotated[
         str,
         typer.Option(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked_fields
-from .._kinds import FINITE, POSITIVE, STRING, TEXT, Choice, Int, ListOf
+from .._kinds import BOOL, FINITE, POSITIVE, STRING, TEXT, Choice, Int, ListOf
 from .._object_kinds import CALLABLE, Instance, TensorOf
 from .shape import TASKS
 
@@ -216,6 +216,9 @@ class Split:
     parts=ListOf(ListOf(Int(0)), least=0),
     channels=ListOf(STRING, least=0),
     unit=POSITIVE | None,
+    dates=BOOL | None,
+    columns=ListOf(STRING, least=0),
+    targets=ListOf(STRING, least=0),
 )
 @dataclass(frozen=True)
 class Data:
@@ -237,6 +240,9 @@ class Data:
         parts: labels that belong to each kind of object, for a segmentation of objects into parts; empty otherwise.
         channels: names of the stored channels, if known.
         unit: time of one training step, for series with times.
+        dates: whether these times are dates; None if unknown.
+        columns: names of the columns of a table with one series per line, in order of time, if known.
+        targets: names of the channels to predict at query times, if known.
     """
 
     name: str
@@ -253,6 +259,9 @@ class Data:
     parts: tuple[tuple[int, ...], ...] = ()
     channels: tuple[str, ...] = ()
     unit: float | None = None
+    dates: bool | None = None
+    columns: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
 
     @classmethod
     def from_splits(
@@ -277,7 +286,8 @@ class Data:
             out_channels: number of predictions; the number of classes by default.
             size: length along each axis, in training steps; that of the stored inputs by default.
             classes: names of the classes, if known.
-            others: ``vocabulary``, ``parts``, ``channels`` and ``unit`` of :class:`Data`.
+            others: ``vocabulary``, ``parts``, ``channels``, ``unit``, ``dates``, ``columns`` and ``targets`` of
+                :class:`Data`.
 
         >>> split = Split(torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
         >>> data = Data.from_splits("blank", [split, None, split], classes=("black", "white"))

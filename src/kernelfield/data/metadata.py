@@ -40,7 +40,12 @@ _TRANSFORMS: dict[str, type[Any]] = {
         TargetScale,
     )
 }
-_PLAIN = ("name", "in_channels", "out_channels", "dim", "size", "task", "classes", "vocabulary", "parts", "channels")
+_PLAIN = (
+    *("name", "in_channels", "out_channels", "dim", "size", "task", "classes", "vocabulary", "parts", "channels"),
+    "unit",
+)
+#: fields that files of earlier versions do not have
+_LATER = ("dates", "columns", "targets")
 _DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float16, torch.float32, torch.float64, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
 )}  # fmt: skip
@@ -63,7 +68,7 @@ def metadata(data: Data) -> dict[str, Any] | None:
         prepare = _to_plain(test.prepare)
     except TypeError:
         return None
-    plain = {name: _to_plain(getattr(data, name)) for name in (*_PLAIN, "unit")}
+    plain = {name: _to_plain(getattr(data, name)) for name in (*_PLAIN, *_LATER)}
     held = {name: _layout(getattr(test, name)) for name in TENSORS}
     return {"format": FORMAT, **plain, "stored": held, "step": _to_plain(test.step), "prepare": prepare}
 
@@ -84,7 +89,8 @@ def from_metadata(values: dict[str, Any]) -> Data:
             step=_from_plain(values["step"]),
             prepare=_from_plain(values["prepare"]),
         )
-        plain = {name: _from_plain(values[name]) for name in (*_PLAIN, "unit")}
+        plain = {name: _from_plain(values[name]) for name in _PLAIN}
+        plain |= {name: _from_plain(values[name]) for name in _LATER if name in values}
         return Data(train=empty, validation=None, test=empty, **plain)
     except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"metadata must describe a data set: {error!r}") from error

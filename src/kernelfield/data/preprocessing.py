@@ -74,6 +74,8 @@ class Preprocessing:
             raise ValueError(
                 f"x must have no gaps for {self.name}; use batch(x), which returns values, coordinates and mask"
             )
+        if batch.step != 1:
+            raise ValueError(f"x has step {batch.step} for {self.name}; use batch(x), which returns values and step")
         return batch.inputs
 
     @checked(x=ANY, coords=ANY, mask=ANY, rate=POSITIVE | None)
@@ -221,10 +223,12 @@ def prepare_samples(batch: Batch, data: Data | None) -> Batch:
         batch = replace(batch, inputs=batch.inputs.float())
     missing = batch.inputs.isnan()
     gaps = bool(missing.any())
-    if batch.mask is None and batch.inputs.dim() > 2:
+    if batch.inputs.dim() > 2:
         # Points may have coordinates but no values; such points count as observed.
         unseen = missing.all(dim=1) if missing.shape[1] else missing.any(dim=1)
-        if bool(unseen.any()) or (data is not None and data.test.mask is not None):
+        if batch.mask is not None:
+            batch = replace(batch, mask=batch.mask.bool() & ~unseen)
+        elif bool(unseen.any()) or (data is not None and data.test.mask is not None):
             batch = replace(batch, mask=~unseen)
     if data is not None and data.test.prepare is not None:
         batch = data.test.prepare(batch, False)

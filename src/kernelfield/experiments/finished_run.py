@@ -187,7 +187,8 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
-        return path, export_network(network, draft, **inputs, to=to, metadata=_export_metadata(recipe, data))
+        described = _export_metadata(recipe, data)
+        return path, export_network(network, draft, **inputs, step=data.test.step, to=to, metadata=described)
 
 
 def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, Any]:
@@ -306,13 +307,15 @@ def export_run_stream(
         tolerance: largest relative error of a kernel.
     """
     from ..streaming import distil, export_stream  # noqa: PLC0415
+    from .stream_input import one_step  # noqa: PLC0415
 
     run = Run(Path(folder))
     recipe = run.recipe()
-    about = _export_metadata(recipe, run_metadata(run, recipe))
+    data = run_metadata(run, recipe)
     found = distil(run.network(recipe).cpu(), tolerance=tolerance)
     path = run.folder / f"stream.{to}" if out is None else Path(out)
-    return path, export_stream(found.network, path, to=to, metadata=about), str(found)
+    described, step = _export_metadata(recipe, data), one_step(data.test.step)
+    return path, export_stream(found.network, path, to=to, step=step, metadata=described), str(found)
 
 
 def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from torch.distributed.device_mesh import DeviceMesh
 
-    from ..data.base import Data
+    from ..data.base import Data, TargetScale
     from .recipe import Recipe
 
     Source = str | Path | Tensor | np.ndarray | Sequence[str | Path]
@@ -93,9 +93,17 @@ class TrainedRun:
         known = self.classes if "data" in self.__dict__ or self.run.path("data.json").exists() else ()
         return known if len(known) == count else tuple(map(str, range(count)))
 
-    @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE))
+    @cached_property
+    def step(self) -> float | tuple[float, ...]:
+        """Sampling step of the run's data in training steps: not 1 for a run with the option ``data.step``."""
+        if self.run.path("data.json").exists():
+            return self.data.test.step
+        chosen = self.recipe.data.get("step", 1.0)
+        return tuple(chosen) if isinstance(chosen, list) else chosen
+
+    @checked(inputs=ANY, step=POSITIVE | ListOf(POSITIVE) | None)
     def prepare(
-        self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] = 1.0
+        self, inputs: Any, *, coords: Any = None, mask: Any = None, step: float | tuple[float, ...] | None = None
     ) -> Batch:
         """Return samples in the form that the network takes: normalised, with missing values masked.
 
@@ -103,19 +111,20 @@ class TrainedRun:
             inputs: (n, channels, ...) raw samples; NaN is a missing value.
             coords: (n, points, dim) coordinates in training steps, for runs on irregular times or points.
             mask: (n, ...) whether a position was observed.
-            step: sampling step in training steps.
+            step: sampling step in training steps; by default that of the run's data.
         """
         given = {"inputs": inputs, "coords": coords, "mask": mask}
         held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
-        batch = check_samples(Batch(**held, step=step), self.recipe, self.data, "inputs")
+        chosen = self.step if step is None else step
+        batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
-    @checked(source=ANY, step=POSITIVE, at=ANY)
+    @checked(source=ANY, step=POSITIVE | None, at=ANY)
     def predict(
         self,
         source: Source,
         *,
-        step: float = 1.0,
+        step: float | None = None,
         at: Any = None,
         raw: bool = False,
         on_batch: Callable[[int, int], None] | None = None,
@@ -125,7 +134,7 @@ class TrainedRun:
         Args:
             source: an array (n, channels, ...); or a file, a folder, a pattern such as ``"new/*.wav"``, or a list of
                 these; see :func:`find_files`.
-            step: sampling step of the inputs in training steps.
+            step: sampling step of the inputs in training steps; by default that of the run's data.
             at: positions at which to predict, for networks with an output at each position. For series with times:
                 times in the unit of the file, as numbers, as text "0.5,1,2", or as a file with the columns ``time``
                 and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or
@@ -136,15 +145,15 @@ class TrainedRun:
         Returns:
             A dictionary for each sample with ``class``, its ``probability`` and the ``probabilities`` of all classes by
             name; or with the ``values`` of a regression; or with the ``classes`` at each position, as in the training
-            data. ``file`` and ``sample``, the number in the file, identify the sample. With ``at``, there is one
-            dictionary for each sample and query, with its ``time`` or ``place`` and, for tables, ``series``, the id in
-            the file.
+            data. ``file`` and ``sample``, the number in the file, identify the sample; so does ``series``, its id, in
+            tables with ids. With ``at``, there is one dictionary for each sample and query, with its ``time`` or
+            ``place``.
         """
-        data = None if raw else self.data
+        data, chosen = None if raw else self.data, self.step if step is None else step
         queries = self._queries(at)
-        asked: dict[str, list[tuple[str, np.ndarray]]] = {}
+        asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(Batch(torch.as_tensor(source), step=step), self.recipe, data, "inputs")
+            batch = check_samples(Batch(torch.as_tensor(source), step=chosen), self.recipe, data, "inputs")
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
@@ -152,8 +161,8 @@ class TrainedRun:
         files = find_files(source)
 
         def read(path: Path) -> Batch:
-            listed = None if queries is None else asked.setdefault(str(path), [])
-            return replace(read_file(path, self.recipe, data, queries, listed), step=step)
+            listed = asked.setdefault(str(path), [])
+            return replace(read_file(path, self.recipe, data, queries, listed), step=chosen)
 
         found = []
         done: dict[str, int] = {}
@@ -184,9 +193,7 @@ class TrainedRun:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
-        scale = None
-        if data is None and self.recipe.data.get("standardize"):  # prepared samples too have predictions in the unit
-            scale = self.data.test.batch(slice(0, 0)).scale
+        scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
@@ -198,8 +205,24 @@ class TrainedRun:
             rows = self._describe(outputs, ready.scale or scale)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
 
-    def _describe(self, outputs: Tensor, scale: Any) -> list[dict[str, Any]]:
+    def raw_scale(self) -> TargetScale | None:
+        """Return the scale of the targets for prepared samples, whose predictions too are in the original unit."""
+        return self.data.test.batch(slice(0, 0)).scale if self.recipe.data.get("standardize") else None
+
+    def describe_step(self, outputs: Tensor, scale: TargetScale | None) -> dict[str, Any]:
+        """Return the prediction of outputs (1, out) at one position as in :meth:`predict`, without all probabilities.
+
+        Args:
+            outputs: the outputs of the network.
+            scale: scale of the targets; None if they are not normalised.
+        """
         task = self.recipe.shape.task
+        one = "classification" if task in ("segmentation", "language") else task
+        row = self._describe(outputs, scale, one)[0]
+        return {name: value for name, value in row.items() if "class" not in row or name != "probabilities"}
+
+    def _describe(self, outputs: Tensor, scale: TargetScale | None, task: str = "") -> list[dict[str, Any]]:
+        task = task or self.recipe.shape.task
         names = self.class_names(outputs.shape[1])
 
         def shares(row: list[float]) -> dict[str, float]:
@@ -222,12 +245,16 @@ class TrainedRun:
         return [{"values": row} for row in (outputs if scale is None else scale.undo(outputs)).tolist()]
 
 
-def _each_query(row: dict[str, Any], asked: list[tuple[str, np.ndarray]] | None, sample: int) -> list[dict[str, Any]]:
-    """Return a prediction at several queries as one row per query, without padded ones."""
-    if asked is None:
+def _each_query(
+    row: dict[str, Any], asked: list[tuple[str, np.ndarray | None]] | None, sample: int
+) -> list[dict[str, Any]]:
+    """Return a prediction with the id of its series; at several queries, one row per query, without padded ones."""
+    if not asked:
         return [row]
     key, places = asked[sample]
     named = {"series": key} if key else {}
+    if places is None:
+        return [{**named, **row}]
     kind = "time" if places.ndim == 1 else "place"
     # Values have an axis of outputs before that of queries, classes do not.
     cells = {

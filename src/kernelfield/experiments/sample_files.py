@@ -189,7 +189,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
 
 
 def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:
-    from ..data.sets.series.csv_series import csv_samples, read_steps  # noqa: PLC0415
+    from ..data.sets.series.csv_series import csv_samples  # noqa: PLC0415
+    from ..data.sets.series.step_table import read_steps  # noqa: PLC0415
     from ..data.sets.series.ts_archive import read_archive  # noqa: PLC0415
     from ..data.transforms.series import samples_like  # noqa: PLC0415
 
@@ -206,7 +207,8 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes |
         found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite, timed, asked)
         if found is not None:
             return found
-    return Batch(torch.from_numpy(read_steps(path, nonfinite)).unsqueeze(0))
+    channels = () if data is None else data.channels
+    return Batch(torch.from_numpy(read_steps(path, nonfinite, channels)).unsqueeze(0))
 
 
 def _tensor(array: np.ndarray, path: Path, name: str, nonfinite: str) -> Tensor:

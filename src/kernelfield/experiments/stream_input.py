@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,28 +15,30 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..data.io.arrays import read_array
+from ..data.io.files import number
 from ..data.preprocessing import in_stored_range
+from ..data.sets.series.step_table import are_words, channel_order
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .predict import TrainedRun
 from .settings import SELECT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["heard_accuracy", "stream_input"]
+__all__ = ["heard_accuracy", "one_step", "stream_input"]
 
 
-@checked(step=POSITIVE, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
+@checked(step=POSITIVE | None, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
 def stream_input(
     run: str | Path,
     source: str | Path,
     *,
     every: int = 1,
-    step: float = 1.0,
+    step: float | None = None,
     raw: bool = False,
     select: str | None = None,
     folder: str | None = None,
@@ -46,9 +49,9 @@ def stream_input(
     Args:
         run: folder of the run.
         source: a sound, a .csv table with a row per step and a column per channel, a .npy array (channels, length), or
-            "-" for lines of such a table on standard input.
+            "-" for lines of such a table on standard input. A first line of names gives the order of the channels.
         every: number of samples between predictions; one more follows the last sample.
-        step: sampling step of the input in training steps.
+        step: sampling step of the input in training steps; by default that of the run's data.
         raw: whether to use samples without the preparation of the run.
         select: weights to use: "best" by validation, "last", or "average"; by default those that the recipe selects.
         folder: folder of the training data, for a run that does not store its preprocessing.
@@ -61,29 +64,19 @@ def stream_input(
     recipe = opened.recipe
     if recipe.shape.vocabulary is not None or len(recipe.shape.size) != 1 or recipe.shape.irregular:
         raise ValueError(f"run must be on signals with a regular time grid to stream, got {recipe.name}")
-    online = Stream(opened.network, step=step)
+    online = Stream(opened.network, step=one_step(opened.step) if step is None else step)
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
-    names = opened.class_names(recipe.shape.out_channels)
-    scale = opened.data.test.batch(slice(0, 0)).scale if recipe.data.get("standardize") else None
-    for block in _blocks(source, recipe, None if raw else opened.data, every, lines):
+    scale = opened.raw_scale() if raw else None
+    data = None if raw else opened.data
+    for block in _blocks(source, recipe, data, every, lines):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
-        outputs = online.push(block if prepare is None else prepare(block))
-        yield {"samples": online.samples[0], **_describe(outputs[..., -1], recipe, names, scale)}
-
-
-def _describe(outputs: Tensor, recipe: Recipe, names: tuple[str, ...], scale: Any) -> dict[str, Any]:
-    """Return a prediction (1, out) in words, or in the unit of the targets."""
-    if recipe.shape.task in ("regression", "dense-regression"):
-        return {"values": (outputs if scale is None else scale.undo(outputs))[0].tolist()}
-    outputs = outputs[0]
-    if recipe.shape.task in ("classification", "segmentation", "language"):
-        share, index = outputs.softmax(dim=0).max(dim=0)
-        return {"class": names[int(index)], "probability": round(float(share), 6)}
-    return {"probabilities": outputs.sigmoid().tolist()}
+        ready = Batch(block, scale=scale) if prepare is None else prepare(block)
+        outputs = online.push(ready.inputs)
+        yield {"samples": online.samples[0], **opened.describe_step(outputs[:, :, -1], ready.scale)}
 
 
 def _blocks(
@@ -92,14 +85,15 @@ def _blocks(
     """Yield (1, channels, n) blocks of at most ``every`` samples, on the scale of ``data`` if these are given."""
     from ..data.sets.audio import sound_folder as sound  # noqa: PLC0415
 
-    path = Path(source)
+    path, channels = Path(source), () if data is None else data.channels
     if str(source) == "-":
-        yield from _as_stored(_lines(sys.stdin if lines is None else lines, every), data)
+        rows = _lines(sys.stdin if lines is None else lines, every, channels, "standard input")
+        yield from _as_stored(rows, data)
     elif not path.exists():
         raise FileNotFoundError(f"file must be an existing file, got {path}")
     elif path.suffix.lower() == ".csv":
-        with path.open(encoding="utf-8") as file:
-            yield from _as_stored(_lines(file, every), data)
+        with path.open(encoding="utf-8-sig") as file:
+            yield from _as_stored(_lines(file, every, channels, path), data)
     elif path.suffix.lower() == ".npy":
         array = torch.from_numpy(read_array(path))
         array = array.view(1, *array.shape) if array.dim() == 2 else array.view(1, 1, -1) if array.dim() == 1 else array
@@ -126,27 +120,31 @@ def _as_stored(blocks: Iterable[Tensor], data: Data | None) -> Iterator[Tensor]:
         yield block
 
 
-def _lines(lines: Iterable[str], every: int) -> Iterator[Tensor]:
-    """Yield the rows of a table as they arrive; skip a first line that holds column names."""
+def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str | Path) -> Iterator[Tensor]:
+    """Yield the rows of a table as they arrive; a first line of column names gives the order of the channels."""
+    order: list[int] | None = None
     rows: list[list[float]] = []
-    for number, line in enumerate(lines, start=1):
-        cells = line.replace(",", " ").replace(";", " ").split()
-        try:
-            row = [float(cell) for cell in cells]
-        except ValueError:
-            if number == 1:
-                continue
-            raise ValueError(f"file must hold numbers, got {line.strip()!r} in line {number}") from None
-        if not row:
+    for i, line in enumerate(lines, start=1):
+        if not line.strip("\ufeff \t\r\n"):
             continue
+        cells = re.split(r"\s*[,;]\s*|\s+", line.strip("\ufeff \t\r\n"))
+        if i == 1 and are_words(cells):
+            order = channel_order(cells, channels, where)
+            continue
+        row = [number(cell, Path(where), i, "a value", column=j) for j, cell in enumerate(cells, 1)]
         if rows and len(row) != len(rows[0]):
-            raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {number}")
+            raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {i}")
         rows.append(row)
         if len(rows) == every:
-            yield torch.tensor(rows).mT.unsqueeze(0)
+            yield _block(rows, order)
             rows = []
     if rows:
-        yield torch.tensor(rows).mT.unsqueeze(0)
+        yield _block(rows, order)
+
+
+def _block(rows: list[list[float]], order: list[int] | None) -> Tensor:
+    block = torch.tensor(rows).mT.unsqueeze(0)
+    return block if order is None or len(order) != block.shape[1] else block[:, order]
 
 
 def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
@@ -155,13 +153,13 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
     if chosen is None:
         return None
 
-    def prepare(block: Tensor) -> Tensor:
-        return chosen(Batch(block.clone()), False).inputs
+    def prepare(block: Tensor) -> Batch:
+        return chosen(Batch(block.clone()), False)
 
     example = torch.randn(1, recipe.shape.in_channels, *recipe.shape.size)
     half = example.shape[-1] // 2
     try:
-        whole, parts = prepare(example), [prepare(example[..., :half]), prepare(example[..., half:])]
+        whole, *parts = (prepare(x).inputs for x in (example, example[..., :half], example[..., half:]))
     except (ValueError, RuntimeError):  # it does not accept parts of a sample
         whole, parts = example[..., :0], [example]
     if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):
@@ -169,6 +167,11 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
             "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
         )
     return prepare
+
+
+def one_step(step: float | tuple[float, ...]) -> float:
+    """Return the sampling step of a sequence, which may be given for each of its axes."""
+    return float(step[0] if isinstance(step, (tuple, list)) else step)
 
 
 @torch.no_grad()
@@ -197,8 +200,7 @@ def heard_accuracy(
     batch = split.batch(slice(0, most)).to("cpu")
     if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
         return None
-    step = float(batch.step if isinstance(batch.step, (int, float)) else batch.step[0])
-    online, length = Stream(network, len(batch), step=step), batch.inputs.shape[-1]
+    online, length = Stream(network, len(batch), step=one_step(batch.step)), batch.inputs.shape[-1]
     cuts = [round(length * i / points) for i in range(points + 1)]
     found: dict[str, list[float]] = {"heard": [], "accuracy": []}
     for a, b in itertools.pairwise(cuts):

@@ -88,7 +88,12 @@ class RandomKernels(nn.Module):
     def responses(self, x: Tensor) -> Iterator[Tensor]:
         """Yield the responses of each width to ``x`` (batch, in, *space): (batch, kernels of that width, *space)."""
         for level in range(self.levels):
-            yield conv(x, self.get_buffer(f"kernel_{level}").to(x.dtype))
+            kernel = self.get_buffer(f"kernel_{level}").to(x.dtype)
+            for axis, length in enumerate(x.shape[2:], start=2):
+                # Beyond the length of a short input, to each side, a kernel meets zeros only.
+                beyond = max(0, kernel.shape[axis] // 2 - (length - 1))
+                kernel = kernel.narrow(axis, beyond, kernel.shape[axis] - 2 * beyond)
+            yield conv(x, kernel)
 
     @torch.no_grad()
     def draw_biases(self, x: Tensor, mask: Tensor | None = None) -> None:
@@ -179,9 +184,12 @@ class RandomKernelNet(nn.Module):
         return self.linear((self.raw_features(x, mask) - self.shift) * self.scale)
 
     def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the values at fixed positions; a series that ends early is stretched to the full length."""
-        if mask is not None and x.dim() == 3:
-            x = _stretch(x, mask, self.values_size[0])
+        """Return the values at fixed positions; a series that ends early is stretched to the full length.
+
+        The values of a series do not depend on the padding that the other series of its batch require.
+        """
+        if x.dim() == 3 and (mask is not None or x.shape[2] < self.values_size[0]):
+            x = _resized(x, x.new_ones(len(x), x.shape[2]).bool() if mask is None else mask, self.values_size[0])
         elif x.shape[2:] != self.values_size:
             pools: tuple[Any, ...] = (F.adaptive_avg_pool1d, F.adaptive_avg_pool2d, F.adaptive_avg_pool3d)
             x = pools[x.dim() - 3](x, self.values_size)
@@ -213,12 +221,30 @@ def _draw_signs(count: int, channels: int) -> Tensor:
     return torch.where(order < wanted, torch.randn(count, channels).sign(), 0.0)
 
 
-def _stretch(x: Tensor, mask: Tensor, size: int) -> Tensor:
-    """Cut series (n, channels, length) after their last observed position and interpolate them to ``size``."""
+def _resized(x: Tensor, mask: Tensor, size: int) -> Tensor:
+    """Cut series (n, channels, length) after their last observed position and resize them to ``size``.
+
+    Shorter series are interpolated, longer ones averaged as by :func:`torch.nn.functional.adaptive_avg_pool1d`.
+    """
     index = torch.arange(mask.shape[1], device=x.device)
-    last = torch.where(mask, index, 0).amax(dim=1)
-    at = torch.linspace(0, 1, size, device=x.device, dtype=x.dtype) * last.unsqueeze(1)
+    last = torch.where(mask, index, 0).amax(dim=1, keepdim=True)
+    stretched = _interpolated(x, torch.linspace(0, 1, size, device=x.device, dtype=x.dtype) * last)
+    if x.shape[2] <= size:
+        return stretched
+    step = torch.arange(size + 1, device=x.device) * (last + 1)
+    start, end = step[:, :-1] // size, -(-step[:, 1:] // size)
+    sums = F.pad(x.cumsum(dim=2), (1, 0))
+    mean = (_at(sums, end) - _at(sums, start)) / (end - start).unsqueeze(1)
+    return torch.where((last + 1 > size).unsqueeze(1), mean, stretched)
+
+
+def _interpolated(x: Tensor, at: Tensor) -> Tensor:
+    """Interpolate series (n, channels, length) at positions (n, size)."""
     low = at.floor().long().clamp(max=x.shape[2] - 1)
-    high = (low + 1).clamp(max=x.shape[2] - 1)
-    near, far = (x.gather(2, i.unsqueeze(1).expand(-1, x.shape[1], -1)) for i in (low, high))
+    near, far = _at(x, low), _at(x, (low + 1).clamp(max=x.shape[2] - 1))
     return near + (far - near) * (at - low).unsqueeze(1)
+
+
+def _at(x: Tensor, index: Tensor) -> Tensor:
+    """Return the values of (n, channels, length) series at indices (n, size)."""
+    return x.gather(2, index.unsqueeze(1).expand(-1, x.shape[1], -1))

@@ -46,11 +46,18 @@ def labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
     else:
         if array.dtype.kind == "f" and not np.isfinite(array).all():
             raise ValueError("y must be finite: Input y contains NaN or infinity")
+        # NumPy turns NaN among names into the name 'nan'.
+        if array.dtype.kind in "OUS" and any(map(_is_missing, np.asarray(y, dtype=object).flat)):
+            raise ValueError("y must hold a class for each sample: Input y contains NaN or None")
         if array.ndim == 2 and array.shape[1] == 1:
             array = column_or_1d(array, warn=True)
     if len(array) != n:
         raise ValueError(f"y must hold a target for each of the {n} samples, got {len(array)}")
     return array
+
+
+def _is_missing(label: Any) -> bool:
+    return label is None or (isinstance(label, float) and math.isnan(label))
 
 
 def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:

@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator
+from sklearn.utils import validation
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import Split, TargetScale
 from ._arrays import is_ragged, labels, observed, plain, signals
-from ._irregular import irregular, is_irregular
+from ._irregular import Points, are_dates, irregular, is_irregular, points_like
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -72,11 +73,12 @@ class Estimator(BaseEstimator):
         if is_irregular(X) != (self._unit_ is not None):
             raise ValueError(f"X must {'' if self._unit_ else 'not '}have times, as in fit, got {type(X).__name__}")
         if self._unit_ is not None:
-            points = irregular(X, channels=self._channels_)
+            points = self._points(X)
             if points.values.shape[1] != self._shape_[0]:
                 raise ValueError(f"X must have {self._shape_[0]} channels, got {points.values.shape[1]}")
             seen = observed(points.mask, points.values)
             return self._with_observed(self._normal(points.values, seen), seen), points.mask
+        self._check_columns(X, reset=False)  # columns of a data frame in another order are an error
         inputs, mask, is_table = signals(X)
         # Series of unequal length have no fixed number of features.
         if is_table and not self._ragged_ and inputs.shape[-1] != self.n_features_in_:
@@ -93,23 +95,38 @@ class Estimator(BaseEstimator):
         check_is_fitted(self, "_mean_")
         if self._unit_ is None:
             return None
-        times = irregular(X, channels=self._channels_).times
+        times = self._points(X).times
         return ((times - times[:, :1]) / self._unit_).float().unsqueeze(2)
+
+    def _points(self, X: Any) -> Points:
+        """Return series with times, in the form of those in ``fit``."""
+        return points_like(X, "X", self._channels_, dates=self._dates_)
 
     def _read(self, X: Any) -> tuple[Tensor, Tensor | None]:
         """Return the values (n, channels, *space) of training samples, NaN where missing, and their mask."""
         self._unit_: float | None = None
         self._channels_: list[Any] | None = None
+        self._dates_ = False
+        self._check_columns(X, reset=True)
         if not is_irregular(X):
             return signals(X)[:2]
         if isinstance(X[0], dict):
             self._channels_ = sorted({c for series in X for c in series}, key=str)
+        self._dates_ = are_dates(X)
         points = irregular(X)
         gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
         gaps = gaps[gaps > 0]
         # One training step is the median gap between two points.
         self._unit_ = float(gaps.median()) if len(gaps) else 1.0
         return points.values, points.mask
+
+    def _check_columns(self, X: Any, *, reset: bool) -> None:
+        """Keep the names of a data frame's columns as ``feature_names_in_``, or compare them with those of ``fit``."""
+        check = getattr(validation, "_check_feature_names", None)
+        if check is None:  # before scikit-learn 1.6
+            self._check_feature_names(X, reset=reset)
+        else:
+            check(self, X, reset=reset)
 
     def _with_observed(self, inputs: Tensor, seen: Tensor) -> Tensor:
         """Return inputs and, if channels are observed at different times, one channel of 1 and 0 for each."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Points", "irregular", "is_irregular", "query_times"]
+__all__ = ["Points", "are_dates", "irregular", "is_irregular", "points_like", "query_times"]
 
 
 class Points(NamedTuple):
@@ -40,7 +41,37 @@ def is_irregular(X: Any) -> bool:
     return isinstance(X[0], dict) or (isinstance(X[0], tuple) and len(X[0]) == 2 and np.ndim(X[0][0]) == 1)
 
 
-def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None = None) -> Points:
+def are_dates(X: Sequence[Any]) -> bool:
+    """Return whether the times of the first series are dates.
+
+    >>> are_dates([(np.array(["2024-01-31"], dtype="M8[D]"), [1.0])]), are_dates([([0.0], [1.0])])
+    (True, False)
+    """
+    first = X[0]
+    pairs = list(first.values()) if isinstance(first, dict) else [first]
+    return bool(pairs) and _clock(pairs[0][0])[1]
+
+
+def points_like(X: Sequence[Any], name: str, channels: Sequence[Any] | None, *, dates: bool, of: str = "fit") -> Points:
+    """Return series with times like :func:`irregular`, which must have the form of earlier ones.
+
+    Args:
+        X: the series.
+        name: name of the argument in errors.
+        channels: names of the channels of the earlier series; None if these were pairs.
+        dates: whether the earlier times are dates.
+        of: where the earlier series come from, for errors.
+    """
+    if isinstance(X[0], dict) != (channels is not None):
+        forms = ("pairs (times, values)", "dicts of pairs by channel")
+        wanted, got = forms if channels is None else forms[::-1]
+        raise ValueError(f"{name} must hold {wanted}, as in {of}, got {got}")
+    return irregular(X, name, channels, dates=dates)
+
+
+def irregular(
+    X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None = None, *, dates: bool | None = None
+) -> Points:
     """Return series with times as padded tensors; points are sorted by their times.
 
     Args:
@@ -48,15 +79,17 @@ def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None 
             not observed; or a dict of such pairs by channel, each channel at its own times.
         name: name of the argument in errors.
         channels: names of the channels, for dicts; by default all names, sorted.
+        dates: whether times must be dates; by default they must be like those of the first series.
     """
+    dates = are_dates(X) if dates is None else dates
     if isinstance(X[0], dict):
         names = sorted({c for series in X for c in series}, key=str) if channels is None else list(channels)
         unknown = {c for series in X for c in series} - set(names)
         if unknown:
             raise ValueError(f"{name} must have only the channels {names}, got {min(map(str, unknown))!r}")
-        pairs = [_merged(series, names, f"{name}[{i}]") for i, series in enumerate(X)]
+        pairs = [_merged(series, names, f"{name}[{i}]", dates) for i, series in enumerate(X)]
     else:
-        pairs = [_checked(series[0], series[1], f"{name}[{i}]") for i, series in enumerate(X)]
+        pairs = [_checked(series[0], series[1], f"{name}[{i}]", dates) for i, series in enumerate(X)]
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
@@ -72,9 +105,36 @@ def irregular(X: Sequence[Any], name: str = "X", channels: Sequence[Any] | None 
     return Points(*(torch.from_numpy(a) for a in (found, clock, mask)))
 
 
-def _checked(times: Any, values: Any, name: str) -> tuple[np.ndarray, np.ndarray]:
+def _clock(times: Any) -> tuple[np.ndarray, bool]:
+    """Return times in float64, and whether they are dates; dates become seconds since 1970, durations seconds."""
+    array = np.asarray(times)
+    if array.dtype.kind == "O" and array.size and all(isinstance(t, date) for t in array.flat):
+        return np.array([_seconds(t) for t in array.flat]).reshape(array.shape), True
+    if array.dtype.kind in "Mm":
+        # NumPy converts dates to floats in their own unit, days or nanoseconds.
+        origin = np.zeros((), f"{array.dtype.kind}8[s]")
+        return (array - origin) / np.timedelta64(1, "s"), array.dtype.kind == "M"
+    return array.astype(np.float64), False
+
+
+def _seconds(day: date) -> float:
+    """Return the seconds of a date since 1970; without a time zone, it is in UTC."""
+    moment = day if isinstance(day, datetime) else datetime(day.year, day.month, day.day)
+    return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+
+
+def _check_kind(name: str, found: bool, wanted: bool) -> None:
+    """Raise a ValueError if times are dates where numbers are expected, or the reverse."""
+    if found != wanted:
+        kinds = ("dates", "numbers") if wanted else ("numbers", "dates")
+        raise ValueError(f"{name} must have times that are {kinds[0]}, like the other series, got {kinds[1]}")
+
+
+def _checked(times: Any, values: Any, name: str, dates: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the times and values (channels, points) of one series."""
-    clock, array = np.asarray(times, dtype=np.float64), np.asarray(values, dtype=np.float64)
+    clock, found = _clock(times)
+    _check_kind(name, found, dates)
+    array = np.asarray(values, dtype=np.float64)
     array = array[None] if array.ndim == 1 else array
     if clock.ndim != 1 or array.ndim != 2 or array.shape[1] != len(clock):
         raise ValueError(
@@ -89,9 +149,9 @@ def _checked(times: Any, values: Any, name: str) -> tuple[np.ndarray, np.ndarray
     return clock, array
 
 
-def _merged(series: dict[Any, Any], names: Sequence[Any], name: str) -> tuple[np.ndarray, np.ndarray]:
+def _merged(series: dict[Any, Any], names: Sequence[Any], name: str, dates: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the union of the times of all channels, and values that are NaN where a channel was not observed."""
-    each = {c: _checked(pair[0], pair[1], f"{name}[{c!r}]") for c, pair in series.items()}
+    each = {c: _checked(pair[0], pair[1], f"{name}[{c!r}]", dates) for c, pair in series.items()}
     if not each:
         raise ValueError(f"{name} must not be empty, got a series without channels")
     times = np.unique(np.concatenate([clock for clock, _ in each.values()]))
@@ -103,15 +163,20 @@ def _merged(series: dict[Any, Any], names: Sequence[Any], name: str) -> tuple[np
     return times, values
 
 
-def query_times(at: Any, n: int) -> tuple[list[np.ndarray], bool]:
+def query_times(at: Any, n: int, dates: bool = False) -> tuple[list[np.ndarray], bool]:
     """Return the query times of each of ``n`` series, and whether they are the same for all.
 
     Args:
         at: (queries,) times for all series, or a list of the times for each.
         n: number of series.
+        dates: whether the times of the series are dates.
     """
     common = np.ndim(at[0]) == 0 if len(at) else True
-    rows = [np.asarray(at, dtype=np.float64)] * n if common else [np.asarray(row, dtype=np.float64) for row in at]
+    clocks = [_clock(row) for row in ([at] if common else at)]
+    for clock, found in clocks:
+        if clock.size:
+            _check_kind("at", found, dates)
+    rows = [clock for clock, _ in clocks] * (n if common else 1)
     if len(rows) != n or any(row.ndim != 1 or not len(row) or not np.isfinite(row).all() for row in rows):
         raise ValueError(
             f"at must be finite times (queries,), or one such array for each of the {n} series, got {at!r}"

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
-from ._irregular import Points, irregular, is_irregular, query_times
+from ._irregular import Points, irregular, is_irregular, points_like, query_times
 from ._partial import PartialFit
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class CCNNForecaster(PartialFit):
             targets = self._read_targets(y)
             self._start(X, inputs, mask)
         else:
-            targets = irregular(y, "y", self._targets_)
+            targets = self._read_more_targets(y)
             if targets.values.shape[1] != len(self._scale_.mean):
                 raise ValueError(f"y must have {len(self._scale_.mean)} channels, got {targets.values.shape[1]}")
         at = self._placed(X, targets.times)
@@ -73,11 +73,15 @@ class CCNNForecaster(PartialFit):
 
     def _read_targets(self, y: Any) -> Points:
         """Return the values to predict, and store their form and scale."""
-        targets = irregular(y, "y")
+        targets = irregular(y, "y", dates=self._dates_)
         self._one_ = not isinstance(y[0], dict) and np.ndim(y[0][1]) == 1
         self._targets_ = sorted({c for series in y for c in series}, key=str) if isinstance(y[0], dict) else None
         self._scale_ = TargetScale.of(targets.values)
         return targets
+
+    def _read_more_targets(self, y: Any) -> Points:
+        """Return values to predict, in the form of those in ``fit``."""
+        return points_like(y, "y", self._targets_, dates=self._dates_)
 
     def predict(self, X: Any, at: Any) -> Any:
         """Return the values of series at query times.
@@ -91,20 +95,27 @@ class CCNNForecaster(PartialFit):
             targets if ``fit`` was given values (points,).
         """
         check_is_fitted(self, "_mean_")
-        rows, common = query_times(at, len(X))
+        rows, common = query_times(at, len(X), self._dates_)
+        found = self._values_at(X, rows)
+        return np.stack(found) if common else found
+
+    def _values_at(self, X: Any, rows: list[np.ndarray]) -> list[np.ndarray]:
+        """Return the values of each series at its query times."""
         longest = max(map(len, rows))
         times = torch.from_numpy(np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]))
         found = self._scale_.undo(self._outputs(X, self._placed(X, times))[0]).numpy()
         found = found[:, 0] if self._one_ else found
-        return found if common else [values[..., : len(row)] for values, row in zip(found, rows, strict=True)]
+        return [values[..., : len(row)] for values, row in zip(found, rows, strict=True)]
 
     def score(self, X: Any, y: Any) -> float:
         """Return the coefficient of determination R² of the predictions at the times of ``y``."""
-        targets = irregular(y, "y", self._targets_)
+        check_is_fitted(self, "_mean_")
+        _check_series(X, y)
+        targets = self._read_more_targets(y)
         rows = [times[mask].numpy() for times, mask in zip(targets.times, targets.mask, strict=True)]
         errors, values = [], []
         wanted = self._scale_.normal(targets.values)
-        for i, found in enumerate(self.predict(X, rows)):
+        for i, found in enumerate(self._values_at(X, rows)):
             predicted = torch.from_numpy(np.atleast_2d(found))
             learned = self._scale_.normal(predicted.unsqueeze(0))[0]
             target = wanted[i, :, : learned.shape[1]]
@@ -116,7 +127,7 @@ class CCNNForecaster(PartialFit):
 
     def _placed(self, X: Sequence[Any], times: Tensor) -> Tensor:
         """Return times (n, queries) as coordinates (n, queries, 1) of the series."""
-        first = irregular(X, channels=self._channels_).times[:, :1]
+        first = self._points(X).times[:, :1]
         assert self._unit_ is not None  # series with times have a unit
         return ((times - first) / self._unit_).float().unsqueeze(2)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,8 +13,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from .._object_kinds import TensorOf
-from .._version import __version__
-from ..export import METADATA, quiet_exporter
+from ..export import METADATA, describe_export, quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
@@ -177,7 +175,8 @@ def export_stream(
     """Write a stream to a file, compare it with the network's own stream, and return the largest difference.
 
     The file is a function of one sample and the states, and returns the prediction and the next states. States are zero
-    at first. :class:`ExportedStream` runs it; so does any runtime of the format.
+    at first. The network takes prepared samples and returns its own outputs; ``metadata`` may tell how to convert them.
+    :class:`ExportedStream` runs it; so does any runtime of the format.
 
     Args:
         net: a causal network; a distilled one has small states.
@@ -185,7 +184,8 @@ def export_stream(
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         batch: number of streams.
         step: sampling step of the input in training steps.
-        metadata: values that JSON can hold; :func:`~kernelfield.export.read_metadata` returns them.
+        metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
+            :func:`~kernelfield.export.read_metadata` returns them with the version and the shape of a sample.
         rtol: difference allowed, relative to the largest output.
         atol: difference allowed on top of that.
 
@@ -203,14 +203,14 @@ def export_stream(
     path.parent.mkdir(parents=True, exist_ok=True)
     samples = _samples(net, batch)
     arguments = (samples[..., :1].contiguous(), *one.states.values())
-    about = json.dumps({"version": __version__, "format": to, **(metadata or {})})
+    described = describe_export(to, {"sample": arguments[0]}, metadata)
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         if to == "pt2":
             program = torch.export.export(one, arguments, strict=False)
-            torch.export.save(program, path, extra_files={METADATA: about})
+            torch.export.save(program, path, extra_files={METADATA: described})
         else:
-            _save_onnx(one, arguments, path, about)
+            _save_onnx(one, arguments, path, described)
     exported = ExportedStream(path)
     got = torch.stack([exported.push(x) for x in samples.split(1, dim=-1)], dim=-1)
     wanted = Stream(copy.deepcopy(net).cpu(), batch, step=step).push(samples)
@@ -278,7 +278,7 @@ def _samples(net: nn.Module, batch: int) -> Tensor:
     return torch.randn(batch, input_channels(net), CHECKED, generator=generator).to(signal_dtype(net))
 
 
-def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path, metadata: str) -> None:
+def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path, described: str) -> None:
     with quiet_exporter():
         names = list(one.states)
         program = torch.onnx.export(
@@ -291,7 +291,7 @@ def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path, metad
             external_data=False,
         )
     assert program is not None
-    program.model.metadata_props[METADATA] = metadata
+    program.model.metadata_props[METADATA] = described
     program.save(str(path))
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "find",
     "find_visible",
     "folder",
+    "is_date",
     "is_hidden",
     "max_bytes",
     "max_recipe_bytes",
@@ -68,6 +69,10 @@ MISSING = ("", "?", "nan", "na", "null", "none")
 NONFINITE = ("refuse", "missing")
 #: largest number that float32 can hold
 FLOAT32_MAX = 3.4028234663852886e38
+#: digits that may be a date of these two centuries, perhaps with hours, minutes and seconds
+_COMPACT_DATE = re.compile(
+    r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(([01][0-9]|2[0-3])[0-5][0-9]([0-5][0-9])?)?"
+)
 _CHUNK = 2**20
 
 
@@ -225,10 +230,9 @@ def number(
     if text.lower() in MISSING:
         return math.nan
     place = f"{path}, line {line}" + ("" if column is None else f", column {column}")
-    try:
-        value = float(text)
-    except ValueError:
-        raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}") from None
+    value = _as_float(text)
+    if value is None:
+        raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}")
     if abs(value) <= FLOAT32_MAX:
         return value
     if check_choice("nonfinite", nonfinite, NONFINITE) == "missing" or math.isnan(value):
@@ -239,16 +243,43 @@ def number(
     )
 
 
-def time_of(text: str, path: Path, line: int) -> float:
-    """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00."""
+def _as_float(text: str) -> float | None:
+    """Return ``text`` as a number; None if it is not one. Python's own notation 1_000 is not accepted."""
     try:
-        date = datetime.fromisoformat(text.strip())
-        return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
-    except (ValueError, OverflowError):
-        pass
-    time = number(text, path, line, "a time")
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def is_date(text: str) -> bool:
+    """Return whether the text of a time is a date, and not a number.
+
+    >>> is_date("2007-01-31"), is_date("20.5")
+    (True, False)
+    """
+    return text.strip().lower() not in MISSING and _as_float(text.strip()) is None
+
+
+def time_of(text: str, path: Path, line: int) -> float:
+    """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00.
+
+    A date without a time zone is in UTC. Digits that may be either, such as 20070131, are refused.
+    """
+    cell = text.strip()
+    if _COMPACT_DATE.fullmatch(cell):
+        raise ValueError(
+            f"{path}, line {line}: expected a time that is a number or a date, found {cell!r}, which may be either; "
+            f"write dates as {cell[:4]}-{cell[4:6]}-{cell[6:8]} and numbers as {cell}.0"
+        )
+    if is_date(cell):
+        try:
+            date = datetime.fromisoformat(cell)
+            return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    time = number(cell, path, line, "a time")
     if math.isnan(time):
-        raise ValueError(f"{path}, line {line}: expected a time, found {text.strip()[:40]!r}")
+        raise ValueError(f"{path}, line {line}: expected a time, found {cell[:40]!r}")
     return time
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ __all__ = ["Series", "build", "query_targets", "samples_like"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
+#: ratio of the lengths of new series and of training above which the unit of their times is in doubt
+_OTHER_UNIT = 20
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,7 @@ class Series:
         key: its id in the file.
         at: (queries,) query times; None if it has a label instead.
         query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
+        dates: whether its times are dates.
     """
 
     values: np.ndarray
@@ -48,6 +52,7 @@ class Series:
     key: str = ""
     at: np.ndarray | None = None
     query_values: np.ndarray | None = None
+    dates: bool = False
 
 
 def build(
@@ -57,6 +62,8 @@ def build(
     task: str = "classification",
     classes: Sequence[str] | None = None,
     channels: Sequence[str] = (),
+    columns: Sequence[str] = (),
+    targets: Sequence[str] = (),
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     validation_share: float = 0.15,
     unit: float | None = None,
@@ -78,6 +85,8 @@ def build(
         task: "classification", "regression", or "dense-regression" for series with query times.
         classes: names of the classes, in order; by default the labels, sorted.
         channels: names of the channels, if known.
+        columns: names of the steps, if the series are lines of a table.
+        targets: names of the channels to predict at query times, if known.
         shares: shares of training, validation and test data, if there is one list.
         validation_share: share of the training series to hold out for validation, if there are two lists.
         unit: time of one training step; by default the median gap between neighbouring times.
@@ -92,8 +101,10 @@ def build(
     widths = {s.values.shape[0] for s in series}
     if len(widths) != 1:
         raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(widths)}")
-    coords = None
+    coords = dates = None
     if series[0].times is not None:
+        dates = series[0].dates
+        _check_dates(series, dates)
         series, coords, unit = _place(series, unit, points=True if task == "dense-regression" else None)
         if not SMALLEST <= unit <= LARGEST:
             raise ValueError(
@@ -134,7 +145,18 @@ def build(
         classes=names,
         channels=tuple(channels),
         unit=unit,
+        dates=dates,
+        columns=tuple(columns),
+        targets=tuple(targets),
     )
+
+
+def _check_dates(series: Sequence[Series], dates: bool) -> None:
+    """Raise a ValueError unless the times of all series are dates, or all are numbers: the unit of dates is known."""
+    wrong = next((s for s in series if s.dates != dates), None)
+    if wrong is not None:
+        kinds = ("dates", "numbers") if dates else ("numbers", "dates")
+        raise ValueError(f"{wrong.where}: expected times that are {kinds[0]}, like those of training, found {kinds[1]}")
 
 
 def _target(series: Series) -> float:
@@ -164,10 +186,25 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         raise ValueError(f"series must have no times, like those of {data.name}, found series with times")
     at = None
     if timed:
+        if data.dates is not None:
+            _check_dates(series, data.dates)
         series, coords, unit = _place(series, data.unit, points=data.test.coords is not None)
+        _compare_extent(series, unit, data)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
     return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+
+
+def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
+    """Warn if times reach much farther than those of training, or not nearly as far: their unit may be another one."""
+    extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
+    factor = extent / max(1, data.size[0] - 1)
+    if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:
+        warnings.warn(
+            f"times of {series[0].where} and others reach {factor:.3g} times as far as those of {data.name}; they must "
+            "have the same unit",
+            stacklevel=3,
+        )
 
 
 def _query_times(series: Sequence[Series], unit: float) -> Tensor:

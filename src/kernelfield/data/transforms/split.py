@@ -104,7 +104,7 @@ def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]
 def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
     """Return the class numbers (n,) of class names, and the names in the order of ``known``, or sorted.
 
-    If all names are numbers, they are sorted as numbers.
+    If all names are numbers, they are sorted as numbers. Two ways to write a number, such as 1 and 1.0, are an error.
 
     >>> class_index(["b", "a", "b"])
     (tensor([1, 0, 1]), ('a', 'b'))
@@ -113,12 +113,25 @@ def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tup
     """
     if known is None:
         found = set(names)
+        _check_numbers(found)
         known = sorted(found)
         with contextlib.suppress(ValueError):
             if not any(math.isnan(float(name)) for name in found):
-                known = sorted(known, key=float)  # names of equal numbers, such as 1 and 01, stay sorted as text
+                known = sorted(known, key=float)
     place = {name: i for i, name in enumerate(known)}
     return torch.tensor([place[name] for name in names], dtype=torch.long), tuple(known)
+
+
+def _check_numbers(names: set[str]) -> None:
+    """Raise a ValueError if two names are the same number, such as 1 and 1.0."""
+    written: dict[float, str] = {}
+    for name in sorted(names):
+        try:
+            value = float(name)
+        except ValueError:
+            continue
+        if written.setdefault(value, name) != name:
+            raise ValueError(f"labels must write a number in one way, found {written[value]!r} and {name!r}")
 
 
 def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor, Tensor]:

@@ -10,10 +10,12 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
-from ...io.files import MISSING, NONFINITE, number
+from ...io.files import NONFINITE, number
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
 from .long_table import LONG, aligned, cell_label, query_last, query_listed, read_cells, read_labels, read_long
+from .step_columns import step_columns
+from .step_table import are_words, is_counting
 
 if TYPE_CHECKING:
     import os
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from ...base import Batch, Data
     from .long_table import QueryTimes
 
-__all__ = ["csv_samples", "csv_series", "read_labelled", "read_steps", "read_wide"]
+__all__ = ["csv_samples", "csv_series", "read_labelled", "read_wide"]
 
 TASKS = ("auto", "classification", "regression", "forecast")
 #: endings of the names of tables
@@ -103,12 +105,19 @@ def csv_series(
     if targets is not None and forecast is not None:
         raise ValueError("forecast must be None if targets is given, got both")
     labels_by_id = None if labels is None else read_labels(_relative_to(paths[0], labels), label)
-    parts = [_read_part(path, label, nonfinite, labels_by_id, dense=dense) for path in paths]
-    channels = sorted({c for part in parts for c in part[1]})
-    series = [[aligned(s, found, channels) for s in part] for part, found in parts]
+    series: list[list[Series]] = []
+    channels: list[str] = []
+    columns: Sequence[str] = ()
+    for path in paths:
+        part, found, columns = _read_part(path, label, nonfinite, labels_by_id, columns, dense=dense)
+        channels = channels or found
+        _check_known(path, found, channels, paths[0].name)
+        series.append([aligned(s, found, channels) for s in part])
+    predicted: Sequence[str] = ()
     if dense:
         task = "dense-regression"
-        series = [_with_queries(part, paths[0], targets, forecast, nonfinite)[0] for part in series]
+        queried = [_with_queries(part, paths[0], targets, forecast, nonfinite) for part in series]
+        series, predicted = [part for part, _ in queried], queried[0][1] or channels
     elif task == "auto":
         task = _task([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
@@ -117,6 +126,8 @@ def csv_series(
         series,
         task=task,
         channels=channels,
+        columns=columns,
+        targets=predicted,
         unit=unit,
         observed=observed,
         standardize=standardize,
@@ -126,20 +137,32 @@ def csv_series(
 
 
 def _read_part(
-    path: Path, label: str, nonfinite: str, labels_by_id: dict[str, str] | None, *, dense: bool
-) -> tuple[list[Series], list[str]]:
-    """Return the series of one file and its channels; labels come from a column, another file, or are absent."""
+    path: Path,
+    label: str,
+    nonfinite: str,
+    labels_by_id: dict[str, str] | None,
+    columns: Sequence[str],
+    *,
+    dense: bool,
+) -> tuple[list[Series], list[str], Sequence[str]]:
+    """Return the series of one file, its channels, and the names of its steps if it is wide.
+
+    Labels come from a column, another file, or are absent. ``columns`` are the names of the steps in training.
+    """
     names, rows = read_cells(path)
     long = set(names) >= LONG
     if not long and (dense or labels_by_id is not None):
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
     if long and (dense or labels_by_id is not None):
-        return read_long(path, names, rows, None, nonfinite, labels_by_id)
+        return (*read_long(path, names, rows, None, nonfinite, labels_by_id), ())
     if label not in names:
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
-    return (read_long if long else read_wide)(path, names, rows, label, nonfinite)
+    if long:
+        return (*read_long(path, names, rows, label, nonfinite), ())
+    series, channels = read_wide(path, names, rows, label, nonfinite, columns)
+    return series, channels, columns or [names[i] for i in step_columns(path, names, rows, names.index(label))]
 
 
 def _with_queries(
@@ -165,7 +188,7 @@ def csv_samples(
     label: str = "label",
     nonfinite: str = "refuse",
     at: QueryTimes | None = None,
-    asked: list[tuple[str, np.ndarray]] | None = None,
+    asked: list[tuple[str, np.ndarray | None]] | None = None,
 ) -> Batch | None:
     """Return the series of a CSV file, with or without labels, as samples of a data set to predict.
 
@@ -175,7 +198,7 @@ def csv_samples(
         label: name of the column of labels, which is ignored.
         nonfinite: see :func:`csv_series`.
         at: times at which to predict, for a long table.
-        asked: list to which the id and the query times of each series are appended.
+        asked: list to which the id and the query times of each series are appended; None if there are no times.
 
     Returns:
         The samples; None if the file is of neither kind. A wide file must have a column of labels, or several columns
@@ -192,16 +215,19 @@ def csv_samples(
         if at is not None:
             series = [replace(s, at=at.of(s)) for s in series]
         if asked is not None:
-            asked += [(s.key, np.zeros(0) if s.at is None else s.at) for s in series]
+            asked += [(s.key, s.at) for s in series]
         return samples_like(data, [aligned(s, channels, data.channels) for s in series])
+    if "time" in map(str.lower, names) and "time" not in map(str.lower, data.columns):
+        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {', '.join(names[:6])}")
     if at is not None:
         raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
         return None
-    if not labelled and not _are_words(names) and not _is_counting(names):
+    columns: Sequence[str] = data.columns
+    if not labelled and not are_words(names) and not is_counting(names) and list(names) != list(columns):
         rows = [names, *rows]
-        names = [str(i) for i in range(max(map(len, rows)))]
-    return samples_like(data, read_wide(path, names, rows, None, nonfinite)[0])
+        names, columns = [str(i) for i in range(max(map(len, rows)))], ()
+    return samples_like(data, read_wide(path, names, rows, None, nonfinite, columns)[0])
 
 
 def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series]:
@@ -216,54 +242,47 @@ def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series
     targets, forecast, labels = (source.get(name) for name in ("targets", "forecast", "labels"))
     dense = targets is not None or forecast is not None
     labels_by_id = None if labels is None else read_labels(_relative_to(path, labels), label)
-    series, channels = _read_part(path, label, nonfinite, labels_by_id, dense=dense)
+    series, channels, _ = _read_part(path, label, nonfinite, labels_by_id, data.columns, dense=dense)
     _check_channels(path, channels, data)
     series = [aligned(s, channels, data.channels) for s in series]
-    return _with_queries(series, path, targets, forecast, nonfinite)[0] if dense else series
+    if not dense:
+        return series
+    series, predicted = _with_queries(series, path, targets, forecast, nonfinite)
+    if predicted and data.targets and list(predicted) != list(data.targets):
+        _check_known(_relative_to(path, str(targets)), predicted, data.targets, data.name)
+        rows = [data.targets.index(name) for name in predicted]
+        series = [replace(s, query_values=_in_rows(s.query_values, rows, len(data.targets))) for s in series]
+    return series
+
+
+def _in_rows(values: np.ndarray | None, rows: Sequence[int], count: int) -> np.ndarray | None:
+    """Return (targets, queries) values in their rows of all ``count`` targets, NaN in the others."""
+    if values is None:
+        return None
+    found = np.full((count, values.shape[1]), np.nan)
+    found[list(rows)] = values
+    return found
 
 
 def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
-    unknown = [channel for channel in channels if channel not in data.channels]
-    if unknown:
-        known = ", ".join(data.channels) or "none by name"
-        raise ValueError(f"{path} must hold only channels of {data.name}, {known}, found {unknown[0]!r}")
+    """Raise a ValueError for channels that the data do not have, and for absent ones that the network cannot miss.
 
-
-def read_steps(path: Path, nonfinite: str = "refuse") -> np.ndarray:
-    """Return the single series of a file with one step per line: (channels, steps), NaN where missing.
-
-    A first line of names is skipped.
+    A network without channels that mark observed values would read an absent channel as constant at its mean.
     """
-    names, rows = read_cells(path)
-    cells = list(enumerate(rows, start=2))
-    if not _are_words(names):
-        cells = [(1, names), *cells]
-    steps = [
-        [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
-        for i, row in cells
-        if row
-    ]
-    widths = sorted({len(step) for step in steps})
-    if len(widths) != 1:
-        raise ValueError(f"{path} must hold lines with the same number of values, found {widths or 'none'}")
-    return np.array(steps).T
+    _check_known(path, channels, data.channels, data.name)
+    absent = [channel for channel in data.channels if channel not in channels]
+    if absent and data.in_channels == data.test.inputs.shape[1]:
+        raise ValueError(
+            f"{path} must hold all channels of {data.name}, {', '.join(data.channels)}, which were always observed "
+            f"together in training, found no {absent[0]!r}"
+        )
 
 
-def _are_words(cells: Sequence[str]) -> bool:
-    return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
-
-
-def _is_counting(cells: Sequence[str]) -> bool:
-    """Return whether the first line of a wide file counts from 0 or 1, so that it holds names and not values."""
-    return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
-
-
-def _is_number(cell: str) -> bool:
-    try:
-        float(cell)
-    except ValueError:
-        return False
-    return True
+def _check_known(path: Path, channels: Sequence[str], known: Sequence[str], name: str) -> None:
+    unknown = [channel for channel in channels if channel not in known]
+    if unknown:
+        listed = ", ".join(known) or "none by name"
+        raise ValueError(f"{path} must hold only channels of {name}, {listed}, found {unknown[0]!r}")
 
 
 def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
@@ -280,17 +299,32 @@ def _paths(root: str | os.PathLike[str] | None) -> list[Path]:
 
 
 def read_wide(
-    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: str | None, nonfinite: str = "refuse"
+    path: Path,
+    names: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    label: str | None,
+    nonfinite: str = "refuse",
+    columns: Sequence[str] = (),
 ) -> tuple[list[Series], list[str]]:
-    """Return the series of a wide file and the name of their channel; ``label`` None gives empty labels."""
+    """Return the series of a wide file and the name of their channel.
+
+    Args:
+        path: the file, for errors.
+        names: names of its columns.
+        rows: its rows.
+        label: name of the column of labels; None gives empty labels.
+        nonfinite: see :func:`csv_series`.
+        columns: names of the steps in training, in order of time, if known.
+    """
     place = -1 if label is None else names.index(label)
+    order = step_columns(path, names, rows, place, columns)
     series = []
     for i, row in enumerate(rows, start=2):
         if not row:
             continue
         if not place < len(row) <= len(names):
             raise ValueError(f"{path}, line {i}: expected up to {len(names)} fields with a label, found {len(row)}")
-        cells = [(name, cell) for j, (name, cell) in enumerate(zip(names, row, strict=False)) if j != place]
+        cells = [(names[j], row[j] if j < len(row) else "") for j in order]
         values = np.array([[number(c, path, i, "a value", column=n, nonfinite=nonfinite) for n, c in cells]])
         seen = np.flatnonzero(~np.isnan(values[0]))
         if not len(seen):

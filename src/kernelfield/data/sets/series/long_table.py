@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import number, read_table, time_of
+from ...io.files import is_date, number, read_table, time_of
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
 
@@ -33,10 +33,16 @@ LONG = {"id", "time", "value"}
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
-    """Return the column names and the rows of a CSV, TSV or parquet file."""
+    """Return the column names and the rows of a CSV, TSV or parquet file.
+
+    The names that identify a long table are in lower case.
+    """
     suffix = path.suffix.lower()
     rows = read_parquet(path) if suffix == ".parquet" else read_table(path, "\t" if suffix == ".tsv" else ",")
-    return ([n.strip() for n in rows[0]], rows[1:]) if rows else ([], [])
+    names = [name.strip() for name in rows[0]] if rows else []
+    if {name.lower() for name in names} >= LONG:
+        names = [name.lower() if name.lower() in (*LONG, "channel") else name for name in names]
+    return names, rows[1:]
 
 
 def read_long(
@@ -58,6 +64,10 @@ def read_long(
         labels: labels by id, from another file.
     """
     column = {name: i for i, name in enumerate(names)}
+    if len(column) != len(names):
+        twice = next(name for i, name in enumerate(names) if column[name] != i)
+        raise ValueError(f"{path}, line 1: expected each column once, found {twice!r} twice")
+    dates: bool | None = None
     marks: dict[str, str] = {}
     seen: dict[str, dict[float, dict[str, float]]] = {}
     for i, row in enumerate(rows, start=2):
@@ -72,6 +82,11 @@ def read_long(
         if marks.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
+        dated = is_date(row[column["time"]])
+        if dates not in (None, dated):
+            kind = "a date" if dates else "a number"
+            raise ValueError(f"{path}, line {i}: expected {kind} for a time, as before, found {row[column['time']]!r}")
+        dates = dated
         channel = row[column["channel"]].strip() if "channel" in column else "value"
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
@@ -84,7 +99,7 @@ def read_long(
     for key, times in seen.items():
         order = sorted(times)
         values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
-        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key))
+        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key, dates=bool(dates)))
     return series, channels
 
 
@@ -118,9 +133,11 @@ def read_labels(path: Path, label: str) -> dict[str, str]:
 
 
 def cell_label(text: str, path: Path, line: int) -> str:
-    """Return a label without surrounding blanks; raise a ValueError if it is empty."""
+    """Return a label without surrounding blanks; raise a ValueError if it is missing: empty, ``?`` or ``nan``."""
     if not text.strip():
         raise ValueError(f"{path}, line {line}: expected a label, found none")
+    if text.strip().lower() in ("?", "nan"):
+        raise ValueError(f"{path}, line {line}: expected a label, found {text.strip()!r}, a missing value")
     return text.strip()
 
 
@@ -138,6 +155,9 @@ def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse"
     unknown = [s.key for s in queries if s.key not in known]
     if len(unknown) == len(queries):
         raise ValueError(f"targets must name series of the data, got {path} with unknown id {unknown[0]!r}")
+    if series and queries[0].dates != series[0].dates:
+        kinds = ("dates", "numbers") if series[0].dates else ("numbers", "dates")
+        raise ValueError(f"targets must have times that are {kinds[0]}, like the data, got {path} with {kinds[1]}")
     found = [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
     return found, channels
 
@@ -166,10 +186,16 @@ class QueryTimes:
     Args:
         common: (queries,) times for all series, or (queries, dim) or (n, queries, dim) coordinates.
         by_series: times for each series by its id, instead of ``common``.
+        dates: whether the times are dates; None if unknown.
     """
 
-    def __init__(self, common: np.ndarray | None = None, by_series: Mapping[str, np.ndarray] | None = None) -> None:
-        self.common, self.by_series = common, by_series
+    def __init__(
+        self,
+        common: np.ndarray | None = None,
+        by_series: Mapping[str, np.ndarray] | None = None,
+        dates: bool | None = None,
+    ) -> None:
+        self.common, self.by_series, self.dates = common, by_series, dates
         for times in (common,) if by_series is None else by_series.values():
             if times is None or times.size == 0 or not np.isfinite(times).all():
                 shown = "none" if times is None or times.size == 0 else "NaN or infinity"
@@ -177,6 +203,9 @@ class QueryTimes:
 
     def of(self, series: Series) -> np.ndarray:
         """Return the query times of a series."""
+        if self.dates not in (None, series.dates):
+            kinds = ("dates", "numbers") if series.dates else ("numbers", "dates")
+            raise ValueError(f"at must be {kinds[0]}, like the times of the series, got {kinds[1]}")
         if self.by_series is None:
             assert self.common is not None
             if self.common.ndim != 1:
@@ -204,15 +233,27 @@ def read_queries(given: str | Path) -> QueryTimes:
 
         return QueryTimes(np.asarray(read_array(path), dtype=np.float64))
     if suffix not in (".csv", ".tsv", ".parquet"):
-        return QueryTimes(np.array([time_of(cell, Path("at"), 1) for cell in str(given).split(",") if cell.strip()]))
+        cells = [cell for cell in str(given).split(",") if cell.strip()]
+        times = np.array([time_of(cell, Path("at"), 1) for cell in cells])
+        return QueryTimes(times, dates=_all_dates(cells, Path("at")))
     names, rows = read_cells(path)
+    names = [name.lower() if name.lower() in ("id", "time") else name for name in names]
     if "time" not in names:
         raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
+    dates = _all_dates([row[place] for _, row in lines], path)
     if "id" not in names:
-        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]))
+        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), dates=dates)
     found: dict[str, list[float]] = {}
     for i, row in lines:
         found.setdefault(row[names.index("id")].strip(), []).append(time_of(row[place], path, i))
-    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()})
+    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()}, dates=dates)
+
+
+def _all_dates(cells: Sequence[str], path: Path) -> bool:
+    """Return whether times are dates; raise a ValueError if some are numbers."""
+    kinds = {is_date(cell) for cell in cells}
+    if len(kinds) > 1:
+        raise ValueError(f"{path} must hold times that are all dates or all numbers, found both")
+    return kinds == {True}

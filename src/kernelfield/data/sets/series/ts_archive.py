@@ -13,7 +13,7 @@ from ...._checks import check_choice
 from ...._kinds import BOOL, POSITIVE, SEED, TEXT, Choice
 from ...._object_kinds import SHARES
 from ...._signature import with_arguments_of
-from ...io.files import NONFINITE, find, folder, number, read_lines, time_of
+from ...io.files import NONFINITE, find, folder, is_date, number, read_lines, time_of
 from ...io.pairs import split_files
 from ...transforms.series import Series, build
 from .archive_files import read_arff, read_tsv
@@ -194,8 +194,13 @@ def _series(text: str, path: Path, line: int, timed: bool, nonfinite: str) -> Se
         times = np.unique(np.concatenate([t for t, _ in read])) if read else np.empty(0)
         values = np.full((len(read), len(times)), np.nan)
         for row, (t, v) in zip(values, read, strict=True):
+            if len(np.unique(t)) != len(t):
+                raise ValueError(f"{path}, line {line}: expected one value of a channel at each time, found two")
             row[np.searchsorted(times, t)] = v
-        found = Series(values, label.strip(), times, f"{path}, line {line}")
+        dated = {is_date(time) for c in channels for time in re.findall(r"\(([^(),]*),", c)}
+        if len(dated) > 1:
+            raise ValueError(f"{path}, line {line}: expected times that are all dates or all numbers, found both")
+        found = Series(values, label.strip(), times, f"{path}, line {line}", dates=dated == {True})
     else:
         *channels, label = text.split(":")
         rows = [

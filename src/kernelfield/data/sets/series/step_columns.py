@@ -1,0 +1,107 @@
+"""Columns of a table with one series per line: which of them are steps, and in which order."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from ...io.files import MISSING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["step_columns"]
+
+
+def step_columns(
+    path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: int = -1, known: Sequence[str] = ()
+) -> list[int]:
+    """Return the places of the columns that are steps of a series, in order of time.
+
+    Columns in another order than in training are found by their names. A column that is no step would shift all others
+    by one and may tell the label, so an index without a name, or an id among numbered steps, is an error.
+
+    Args:
+        path: the file, for errors.
+        names: names of the columns.
+        rows: rows of the table.
+        label: place of the column of labels; -1 if there is none.
+        known: names of the steps in training, in order of time, if known.
+
+    >>> from pathlib import Path
+    >>> step_columns(Path("a.csv"), ["b", "label", "a"], [], label=1, known=["a", "b"])
+    [2, 0]
+    >>> step_columns(Path("a.csv"), ["id", "t1", "t2", "t3"], [])
+    Traceback (most recent call last):
+    ValueError: a.csv, line 1: expected columns of steps only, such as t1 to t3, found 'id'; leave it out
+    """
+    places = [i for i in range(len(names)) if i != label]
+    places = [i for i in places if names[i] or any(_cell(row, i).lower() not in MISSING for row in rows)]
+    given = [names[i] for i in places]
+    unnamed = [i for i in places if not names[i] or names[i].startswith("Unnamed:")]
+    if unnamed and not all(name.startswith("Unnamed:") for name in given):
+        raise ValueError(
+            f"{path}, line 1: expected a name for each column, found none for column {unnamed[0] + 1}; leave out an "
+            "index, which is no step of a series"
+        )
+    marks = [names[label]] if label >= 0 else []
+    twice = next((name for i, name in enumerate(given) if name in [*marks, *given[:i]]), None)
+    if twice is not None:
+        raise ValueError(f"{path}, line 1: expected each column once, found {twice!r} twice")
+    if known and sorted(given) == sorted(known):
+        return [names.index(name) for name in known]
+    _check_numbered(path, given)
+    if not known or (_direction(given) and _direction(given) == _direction(known)):
+        return places
+    other = next((name for name in given if name not in known), None)
+    found = f"no {next(name for name in known if name not in given)!r}" if other is None else f"{other!r}"
+    raise ValueError(f"{path}, line 1: expected the columns of training, {_span(known)}, found {found}")
+
+
+def _cell(row: Sequence[str], place: int) -> str:
+    return row[place].strip() if place < len(row) else ""
+
+
+def _numbered(name: str) -> tuple[str, float] | None:
+    """Return the text and the number of a name such as t12; None if it does not end in a number."""
+    found = re.fullmatch(r"(.*?)([0-9]+(?:\.[0-9]+)?)", name)
+    return None if found is None else (found[1], float(found[2]))
+
+
+def _direction(names: Sequence[str]) -> int:
+    """Return 1 or -1 if names count up or down after a common text, such as t0, t1, t2; 0 otherwise."""
+    found = [_numbered(name) for name in names]
+    if not found or None in found or len({pair[0] for pair in found if pair is not None}) != 1:
+        return 0
+    numbers = [pair[1] for pair in found if pair is not None]
+    if numbers == sorted(numbers):
+        return 1
+    return -1 if numbers == sorted(numbers, reverse=True) else 0
+
+
+def _check_numbered(path: Path, names: Sequence[str]) -> None:
+    """Raise a ValueError if numbered steps are out of order, or if few other columns are among them."""
+    groups: dict[str | None, list[str]] = {}
+    for name in names:
+        found = _numbered(name)
+        groups.setdefault(None if found is None else found[0], []).append(name)
+    most = max((members for text, members in groups.items() if text is not None), key=len, default=[])
+    others = [name for name in names if name not in most]
+    if not others and not _direction(most):
+        shown = ", ".join(most[:4])
+        raise ValueError(f"{path}, line 1: expected numbered steps in order, found {shown}; sort them by their numbers")
+    if 0 < len(others) <= 3 and len(most) >= 3 * len(others):
+        raise ValueError(
+            f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; leave it out"
+        )
+    counts = {tuple((_numbered(name) or ("", 0))[1] for name in members) for members in groups.values()}
+    if None not in groups and len(groups) > 1 and len(counts) == 1 and len(most) > 1:
+        raise ValueError(
+            f"{path}, line 1: expected steps of one channel, found columns of {len(groups)}, such as {names[0]} and "
+            f"{others[0]}; give several channels as a table of id, time, channel and value"
+        )
+
+
+def _span(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) < 3 else f"{names[0]} to {names[-1]}"

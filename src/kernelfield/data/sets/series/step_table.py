@@ -1,0 +1,89 @@
+"""Tables of a single series, with one step per line and one column per channel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from ...io.files import MISSING, number
+from .long_table import read_cells
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+__all__ = ["are_words", "channel_order", "is_counting", "read_steps"]
+
+
+def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = ()) -> np.ndarray:
+    """Return the single series of a file with one step per line: (channels, steps), NaN where missing.
+
+    Args:
+        path: the file.
+        nonfinite: see :func:`~.csv_series.csv_series`.
+        channels: names of the channels, if known; a first line of names gives their order in the file.
+    """
+    names, rows = read_cells(path)
+    cells = list(enumerate(rows, start=2))
+    order = None
+    if are_words(names):
+        order = channel_order(names, channels, path)
+    elif not _has_counted_names(path, names, rows):
+        cells = [(1, names), *cells]
+    steps = [
+        [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
+        for i, row in cells
+        if row
+    ]
+    widths = sorted({len(step) for step in steps})
+    if len(widths) != 1:
+        raise ValueError(f"{path} must hold lines with the same number of values, found {widths or 'none'}")
+    values = np.array(steps).T
+    return values if order is None or len(order) != len(values) else values[order]
+
+
+def channel_order(names: Sequence[str], channels: Sequence[str], where: str | Path) -> list[int] | None:
+    """Return the columns of a table with a column per channel, in the order of the channels.
+
+    Args:
+        names: names of the columns.
+        channels: names of the channels; without names, or with a single one, the columns are taken as they come.
+        where: the file, for errors.
+
+    >>> channel_order(["pulse", "pressure"], ["pressure", "pulse"], "a.csv")
+    [1, 0]
+    """
+    if len(channels) < 2:
+        return None
+    if sorted(names) != sorted(channels):
+        raise ValueError(f"{where} must have the columns {', '.join(channels)}, in any order, found {', '.join(names)}")
+    return [list(names).index(channel) for channel in channels]
+
+
+def are_words(cells: Sequence[str]) -> bool:
+    """Return whether a first line holds column names: some cell is neither a number nor a missing value."""
+    return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
+
+
+def is_counting(cells: Sequence[str]) -> bool:
+    """Return whether the first line of a wide file counts from 0 or 1, so that it holds names and not values."""
+    return any(list(cells) == [str(i) for i in range(first, first + len(cells))] for first in (0, 1))
+
+
+def _has_counted_names(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+    """Return whether the first of several columns' names are numbers, as pandas counts columns without a name.
+
+    A parquet file always has names. In a CSV file, the values below are then written with decimals.
+    """
+    decimals = (cell for row in rows for cell in row if _is_number(cell))
+    counted = len(names) > 1 and is_counting(names) and any(not float(cell).is_integer() for cell in decimals)
+    return path.suffix.lower() == ".parquet" or counted
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
