@@ -208,8 +208,8 @@ class TestShareBudget:
     @pytest.mark.parametrize("share", [0.05, 0.1, 0.5, 1.0])
     def test_every_share_has_the_same_steps(self, share: float) -> None:
         recipe = with_settings(find_recipe("digits"), ["training.batch=16"])
-        found = share_recipe(recipe, share, samples=1280, steps=400)
         kept = round(share * 1280)
+        found = share_recipe(recipe, share, samples=kept, steps=400)
         assert found.training.epochs * (kept // min(16, kept)) == pytest.approx(400, abs=kept / 16)
 
     @pytest.mark.parametrize("name", ["ch06-darcy-small-ccnn-4-140", "ch08-cifar10-allcnn-p4"])
@@ -217,8 +217,9 @@ class TestShareBudget:
         recipe = find_recipe(name)
         rates = []
         for share in (0.1, 1.0):
-            found = share_recipe(recipe, share, samples=4096, steps=2 * 4096 // recipe.training.batch)
-            per_epoch = round(share * 4096) // recipe.training.batch
+            kept = round(share * 4096)
+            found = share_recipe(recipe, share, samples=kept, steps=2 * 4096 // recipe.training.batch)
+            per_epoch = kept // recipe.training.batch
             rate = LearningRate(found.schedule, per_epoch, found.training.epochs)
             rates.append([rate.factor(int(done * rate.total)) for done in (0.02, 0.1, 0.3, 0.6, 0.8, 0.95)])
         assert rates[0] == pytest.approx(rates[1], abs=0.06)

@@ -48,19 +48,18 @@ def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, eval
     Args:
         recipe: recipe for all data.
         share: share of the training samples.
-        samples: number of all training samples.
+        samples: number of training samples in this share.
         steps: number of steps.
         evaluations: number of evaluations on validation data; by default about that of the recipe.
 
     >>> from .recipe import find_recipe
-    >>> found = share_recipe(find_recipe("digits"), 0.1, samples=1000, steps=160)
+    >>> found = share_recipe(find_recipe("digits"), 0.1, samples=100, steps=160)
     >>> found.data["share"], found.training.epochs, found.training.evaluate_every
     (0.1, 160, 8)
     >>> found.schedule.warmup / found.training.epochs == 0.1  # as in the recipe
     True
     """
-    kept = max(1, round(share * samples))
-    per_epoch = max(1, kept // min(recipe.training.batch, kept))
+    per_epoch = max(1, samples // min(recipe.training.batch, samples))
     epochs = max(1, round(steps / per_epoch))
     often = evaluations or max(1, recipe.training.epochs // recipe.training.evaluate_every)
     every = max(1, epochs // often)
@@ -103,7 +102,10 @@ def train_on_shares(
     recipe, result = run.recipe(), run.result()
     _check_shares(shares, below_one=True)
     samples = round(result["steps"] / result["epochs"] * result["batch"])
-    recipes = {share: share_recipe(recipe, share, samples=samples, steps=result["steps"]) for share in shares}
+    recipes = {
+        share: share_recipe(recipe, share, samples=max(1, round(share * samples)), steps=result["steps"])
+        for share in shares
+    }
     jobs = [
         Job(one, run.folder / "card" / f"share-{share:g}", {"report": False, **options})
         for share, one in recipes.items()
@@ -165,7 +167,7 @@ def measure_shares(
     kept: dict[float, Data] = {share: take_share(data, part) for share, part in seen.items()}
     jobs = [
         Job(
-            share_recipe(recipe, seen[share], samples=whole, steps=steps, evaluations=EVALUATIONS),
+            share_recipe(recipe, seen[share], samples=len(kept[share].train), steps=steps, evaluations=EVALUATIONS),
             Path(out) / f"share-{share:g}",
             {"report": False, "data": kept[share], "should_stop": should_stop},
         )
