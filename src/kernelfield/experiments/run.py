@@ -178,11 +178,17 @@ class Run:
             )
 
     def extended_by(self, recipe: Recipe) -> bool:
-        """Return whether a recipe differs from that of the run only by more epochs; the run can then continue."""
+        """Return whether a recipe differs from that of the run only by more epochs; the run can then continue.
+
+        The warm-up and milestones may differ too, since fewer epochs may have shortened them.
+        """
         if not self.exists:
             return False
         theirs = self.recipe()
         same = replace(recipe, training=replace(recipe.training, epochs=theirs.training.epochs))
+        counted = {"warmup": theirs.schedule.warmup, "milestones": theirs.schedule.milestones}
+        if recipe.schedule.name == theirs.schedule.name:
+            same = replace(same, schedule=replace(recipe.schedule, **counted))
         same = replace(same, title=theirs.title, notes=theirs.notes)
         return recipe.training.epochs > theirs.training.epochs and same.to_dict() == theirs.to_dict()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from ...io.files import MISSING
@@ -45,17 +46,20 @@ def step_columns(
             f"{path}, line 1: expected a name for each column, found none for column {unnamed[0] + 1}; leave out an "
             "index, which is no step of a series"
         )
-    marks = [names[label]] if label >= 0 else []
-    twice = next((name for i, name in enumerate(given) if name in [*marks, *given[:i]]), None)
+    # Sets and dictionaries: a series may have many thousands of columns.
+    counts = Counter([*([names[label]] if label >= 0 else []), *given])
+    twice = next((name for name in given if counts[name] > 1), None)
     if twice is not None:
         raise ValueError(f"{path}, line 1: expected each column once, found {twice!r} twice")
-    if known and sorted(given) == sorted(known):
-        return [names.index(name) for name in known]
+    if known and set(given) == set(known):
+        place = dict(zip(given, places, strict=True))
+        return [place[name] for name in known]
     _check_numbered(path, given)
     if not known or (_direction(given) and _direction(given) == _direction(known)):
         return places
-    other = next((name for name in given if name not in known), None)
-    found = f"no {next(name for name in known if name not in given)!r}" if other is None else f"{other!r}"
+    expected = set(known)
+    other = next((name for name in given if name not in expected), None)
+    found = f"no {next(name for name in known if name not in counts)!r}" if other is None else f"{other!r}"
     raise ValueError(f"{path}, line 1: expected the columns of training, {_span(known)}, found {found}")
 
 
@@ -87,7 +91,8 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
         found = _numbered(name)
         groups.setdefault(None if found is None else found[0], []).append(name)
     most = max((members for text, members in groups.items() if text is not None), key=len, default=[])
-    others = [name for name in names if name not in most]
+    among = set(most)
+    others = [name for name in names if name not in among]
     if not others and not _direction(most):
         shown = ", ".join(most[:4])
         raise ValueError(f"{path}, line 1: expected numbered steps in order, found {shown}; sort them by their numbers")
