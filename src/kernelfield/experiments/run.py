@@ -186,9 +186,10 @@ class Run:
             return False
         theirs = self.recipe()
         same = replace(recipe, training=replace(recipe.training, epochs=theirs.training.epochs))
-        counted = {"warmup": theirs.schedule.warmup, "milestones": theirs.schedule.milestones}
         if recipe.schedule.name == theirs.schedule.name:
-            same = replace(same, schedule=replace(recipe.schedule, **counted))
+            before = theirs.schedule
+            schedule = replace(recipe.schedule, warmup=before.warmup, milestones=before.milestones)
+            same = replace(same, schedule=schedule)
         same = replace(same, title=theirs.title, notes=theirs.notes)
         return recipe.training.epochs > theirs.training.epochs and same.to_dict() == theirs.to_dict()
 
