@@ -23,11 +23,21 @@ State: TypeAlias = "list[tuple[int, int, Any]]"
 
 #: values of larger tensors are not compared
 _MOST = 4096
+_PLAIN = (Tensor, nn.Parameter)
 
 
 def state_of(tensors: Iterable[Tensor]) -> State:
     """Return the state of tensors, to compare with a later one by :func:`differs`."""
-    return [(id(t), -1 if t.is_inference() else t._version, _content(t)) for t in tensors]  # noqa: SLF001
+    # This runs for every mask at every forward pass. A NaN is equal to no other state, which reads it again.
+    plain = not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())  # noqa: SLF001
+    return [
+        (
+            id(t),
+            -1 if t.is_inference() else t._version,  # noqa: SLF001
+            t.tolist() if plain and t.is_cpu and type(t) in _PLAIN and t.numel() <= _MOST else _content(t),
+        )
+        for t in tensors
+    ]
 
 
 def differs(before: State | None, now: State) -> bool:
@@ -39,6 +49,8 @@ def differs(before: State | None, now: State) -> bool:
     >>> differs(before, state_of([x]))
     True
     """
+    if before == now:
+        return False
     if before is None or len(before) != len(now):
         return True
     # The content is None where it cannot be read, such as under a mode of torch's dispatcher.
@@ -48,7 +60,7 @@ def differs(before: State | None, now: State) -> bool:
 def _content(tensor: Tensor) -> Any:
     """Return the values of a tensor on the CPU, or the address of another one; None if neither can be known."""
     plain = _unwrapped(tensor)
-    if type(plain) not in (Tensor, nn.Parameter) or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+    if type(plain) not in _PLAIN or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return None
     if plain.device.type != "cpu":
         return plain.data_ptr()

@@ -89,13 +89,10 @@ class LearnedSize:
     @property
     def stale(self) -> bool:
         """Whether the masks have changed since they were last read."""
-        return not step_hooks_paused() and differs(self._read_at, self._state())
+        return not step_hooks_paused() and differs(self._read_at, state_of(self._tensors()))
 
     def _tensors(self) -> list[Tensor]:
         return [t for mask in self.masks for t in tensors_of(mask)]
-
-    def _state(self) -> State:
-        return state_of(self._tensors())
 
 
 def tensors_of(mask: Mask) -> list[Tensor]:
@@ -120,7 +117,7 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
         numbers = size.measure()
         if numbers:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
-        size._read_at = size._state()  # noqa: SLF001
+        size._read_at = state_of(size._tensors())  # noqa: SLF001
     for entries in by_device.values():
         # float64 if one of them is.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
