@@ -57,9 +57,8 @@ class ImageField(Classifier):
 
 
 # The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; an input scale s is 2π·ω₀·√(L + 1).
-# The authors' default is 256. Plain sines of this scale fit smooth photographs badly: on six photographs they end at
-# 22.05 dB, and at 23.29 dB with a scale of 64. The scale of sines under envelopes is relative to their widths, so the
-# other filter networks keep the default.
+# The authors' default is 256. Plain sines of this scale fit smooth photographs badly, so they have 64 (docs/results.md).
+# The scale of sines under envelopes is relative to their widths: the other filter networks keep the default.
 _SCALE, _FOURIER_SCALE = 256 / (2 * torch.pi * 11**0.5), 64 / (2 * torch.pi * 11**0.5)
 _FIELDS = {
     "magnet": partial(MAGNet, hidden=23, layers=10, omega_0=_SCALE, start="flexconv"),
