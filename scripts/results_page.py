@@ -63,7 +63,7 @@ FINDINGS = """What is known about the rows below the published number:
 - T(2): the network overfits, with a training loss of 0.0005 and a validation loss of 0.126 after 40 epochs. Dropout of
   0.2 and 0.4 gives validation losses of 0.150 and 0.159.
 - Kodak: 20,000 steps on the six photographs at hand, each of 8,192 (SIREN) or 4,096 drawn pixels, filter networks with
-  a rate of 0.02. The Fourier filter network ends at 23.29 dB with an input scale of 64. With the authors' default of 256,
+  a rate of 0.02. The Fourier filter network ends at 23.29 dB with an input scale of 64. With the authors' 256,
   a rate of 0.01 and 8,192 pixels it ends at 22.05 dB; smooth photographs lose the most. On the first photograph the
   Gabor network and the MAGNet end at 21.77 and 22.19 dB, the SIREN at 23.01; in the publication the MAGNet is ahead of
   the SIREN by 0.2 dB. Their rows below are of 1,500 steps.

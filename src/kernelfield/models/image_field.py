@@ -57,7 +57,7 @@ class ImageField(Classifier):
 
 
 # The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps; an input scale s is 2π·ω₀·√(L + 1).
-# The authors' default is 256. Plain sines of this scale fit smooth photographs badly, so they have 64 (docs/results.md).
+# The authors' default is 256. Plain sines of this scale fit smooth photographs badly: theirs is 64 (docs/results.md).
 # The scale of sines under envelopes is relative to their widths: the other filter networks keep the default.
 _SCALE, _FOURIER_SCALE = 256 / (2 * torch.pi * 11**0.5), 64 / (2 * torch.pi * 11**0.5)
 _FIELDS = {
