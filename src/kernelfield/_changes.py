@@ -16,7 +16,7 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["State", "differs", "is_vmapped", "state_of"]
+__all__ = ["State", "differs", "has_values", "is_vmapped", "state_of"]
 
 #: identity, version and content of each tensor
 State: TypeAlias = "list[tuple[int, int, Any]]"
@@ -24,6 +24,10 @@ State: TypeAlias = "list[tuple[int, int, Any]]"
 #: values of larger tensors are not compared
 _MOST = 4096
 _PLAIN = (Tensor, nn.Parameter)
+
+
+class _Address(int):
+    """The memory address of a tensor whose values are not compared."""
 
 
 def state_of(tensors: Iterable[Tensor]) -> State:
@@ -57,14 +61,23 @@ def differs(before: State | None, now: State) -> bool:
     return any(a[:2] != b[:2] or (a[2] != b[2] and None not in (a[2], b[2])) for a, b in zip(before, now, strict=True))
 
 
+def has_values(state: State) -> bool:
+    """Return whether a state holds the values of all its tensors: then no change of them can go unnoticed.
+
+    >>> has_values(state_of([torch.zeros(2)])), has_values(state_of([torch.zeros(10_000)]))
+    (True, False)
+    """
+    return all(content is not None and type(content) is not _Address for *_, content in state)
+
+
 def _content(tensor: Tensor) -> Any:
     """Return the values of a tensor on the CPU, or the address of another one; None if neither can be known."""
     plain = _unwrapped(tensor)
     if type(plain) not in _PLAIN or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return None
     if plain.device.type != "cpu":
-        return plain.data_ptr()
-    return plain.tolist() if plain.numel() <= _MOST else plain.data_ptr()
+        return _Address(plain.data_ptr())
+    return plain.tolist() if plain.numel() <= _MOST else _Address(plain.data_ptr())
 
 
 def is_vmapped(tensors: Iterable[Tensor]) -> bool:

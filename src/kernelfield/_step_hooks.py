@@ -16,6 +16,7 @@ each optimiser would be narrower, but a layer never sees its optimiser.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from contextvars import ContextVar
@@ -57,6 +58,9 @@ def step_hooks_paused() -> bool:
     return not torch.compiler.is_compiling() and _paused.get()
 
 
+_order = itertools.count()
+
+
 class Followers(Generic[Follower]):
     """A weak set of objects to call after optimiser steps that change their parameters; see :func:`on_optimizer_step`.
 
@@ -77,6 +81,7 @@ class Followers(Generic[Follower]):
         self._parameters, self._act, self._while_paused, self._also = parameters, act, while_paused, also
         self._members: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.order = next(_order)
 
     def add(self, follower: Follower) -> None:
         """Add a follower; it leaves the set when nothing else refers to it."""
@@ -105,7 +110,7 @@ class Followers(Generic[Follower]):
 
 
 class _Hook:
-    """The hook that torch calls; it calls each set of followers."""
+    """The hook that torch calls; it calls the sets of followers in the order in which they were made."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +121,7 @@ class _Hook:
             if not self._sets:
                 register_optimizer_step_post_hook(self)
             if followers not in self._sets:
-                self._sets = (*self._sets, followers)
+                self._sets = tuple(sorted((*self._sets, followers), key=lambda each: each.order))
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         stepped = {id(p): p for group in optimizer.param_groups for p in group["params"]}

@@ -152,7 +152,7 @@ class SampledKernel(nn.Module):
 
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
-            self.unfreeze()
+            self._frozen.clear()
         if self.kernel_support is not None:
             self.kernel_support.read_again()
         return super().train(mode)
@@ -238,7 +238,7 @@ class SampledKernel(nn.Module):
         field = self.field.alike()
         if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
-        if has_hooks(self.field) or (self.mask is not None and has_hooks(self.mask)):
+        if has_hooks(self.field, self.mask):
             return None  # a hook belongs to a call of one field or mask
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
@@ -276,10 +276,20 @@ class SampledKernel(nn.Module):
         return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
 
     def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
-        """Smooth kernels (…, out, in / groups, *points) of field times mask, and weight them by the cell volume."""
+        r"""Smooth kernels (…, out, in / groups, *points) of field times mask; weight each point by its cell's volume.
+
+        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
+        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
+        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
+        a cell of width ``step`` they would differ in first order.
+        """
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
-        return self._measured(kernel, steps) if measured else kernel
+        measure = math.prod(steps)
+        if not measured or measure == 1:
+            return kernel
+        kernel = kernel * measure
+        return weight_first_lag(kernel, measure) if self.causal else kernel
 
     def _arranged(self, values: Tensor) -> Tensor:
         """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""
@@ -305,20 +315,6 @@ class SampledKernel(nn.Module):
         kept = torch.stack(torch.meshgrid(*inside, indexing="ij")).all(dim=0)
         kernel = self._arranged(self.values(coords, channels) * kept.unsqueeze(-1))
         measure = torch.stack(list(steps)).prod().to(kernel.dtype)
-        kernel = kernel * measure
-        return weight_first_lag(kernel, measure) if self.causal else kernel
-
-    def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-        r"""Weight each kernel point by the volume of its grid cell.
-
-        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
-        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
-        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
-        a cell of width ``step`` they would differ in first order.
-        """
-        measure = math.prod(steps)
-        if measure == 1:
-            return kernel
         kernel = kernel * measure
         return weight_first_lag(kernel, measure) if self.causal else kernel
 

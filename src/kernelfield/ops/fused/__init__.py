@@ -23,6 +23,7 @@ from ..backend import use_triton
 from . import reference
 from .channel_map import map_channels, map_with_bias
 from .dropout import drop
+from .reference import mapped_offset
 
 __all__ = ["activate", "batch_norm", "drop", "linear", "map_channels", "mapped_offset", "norm_with_identity"]
 
@@ -98,15 +99,6 @@ def linear(
     if offset is not None:
         bias = mapped_offset(offset, weight, bias)
     return reference.activate(map_with_bias(x, weight, bias), None, activation, dropout, dropout_channels, residual)
-
-
-def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return W o + b for (in,) numbers o, an (out, in) matrix W and an (out,) bias b, outside of autocast.
-
-    >>> mapped_offset(torch.ones(2), torch.eye(2), torch.ones(2))
-    tensor([2., 2.])
-    """
-    return reference.mapped_offset(offset, weight, bias)
 
 
 @functools.cache
