@@ -94,9 +94,6 @@ class GroupNIN(GroupClassifier):
             signal = conv(signal).map(F.relu)
         return signal
 
-    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        return self.last(features).flatten(2).mean(dim=2)
-
 
 class GroupResNetV1(GroupClassifier):
     """A post-activation ResNet on a group (chapter 7, section 5): r-ResNet-20, or ResNet-20 with the trivial group.
@@ -143,9 +140,6 @@ class GroupResNetV1(GroupClassifier):
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last block, a signal on the group."""
         return self.blocks(self.norm(self.lift(x)).map(F.relu))
-
-    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        return self.last(features).flatten(2).mean(dim=2)
 
 
 class _Block(nn.Module):

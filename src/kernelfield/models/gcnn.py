@@ -117,8 +117,7 @@ class GCNN(GroupClassifier):
         return signal
 
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        logits = self.last(features)
-        return self.head(logits) if self.readout == "max" else logits.flatten(2).mean(dim=2)
+        return self.head(self.last(features)) if self.readout == "max" else super()._classify(features)
 
 
 class GroupAllCNN(GroupClassifier):
