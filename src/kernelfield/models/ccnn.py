@@ -26,7 +26,7 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .ckcnn import KERNEL_KINDS
+from .kernel_arguments import KERNEL_KINDS
 from .point_classifier import PointClassifier
 from .queries import append_queries
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
