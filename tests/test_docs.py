@@ -153,7 +153,7 @@ def inventory(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("signature", "wanted"),
     [
-        ("(field: Field = <class 'kernelfield.fields.gabor.MAGNet'>)", "(field: Field = MAGNet)"),
+        ("(field: Field = <class 'kernelfield.fields.filters.MAGNet'>)", "(field: Field = MAGNet)"),
         ("(act=<function relu at 0x7f00a1>, n: int = 3)", "(act=relu, n: int = 3)"),
         ("(x: int = 3) -> None", "(x: int = 3) -> None"),
         (None, None),
