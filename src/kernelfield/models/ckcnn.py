@@ -17,11 +17,9 @@ from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
-from .point_classifier import PointClassifier
-from .queries import append_queries
+from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
-from .time_order import in_time_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -13,8 +13,7 @@ from ..fields.base import field_options
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
-from .point_classifier import PointClassifier
-from .queries import append_queries
+from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout
 from .registry import register
 

@@ -16,7 +16,7 @@ from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
 from .classifier import ReadoutClassifier
-from .queries import check_query_points
+from .point_classifier import check_query_points
 from .readout import Readout
 from .registry import register
 
