@@ -6,13 +6,13 @@ from .cifar_resnet import CIFARResNet
 from .ckcnn import CKCNN, FlexTCN
 from .classifier import Classifier
 from .dnarch import DNArch
-from .dren import GroupNIN, GroupResNetV1
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
 from .group_unet import GroupUNet
 from .gsanet import GSANet
 from .image_field import ImageField
+from .nin_resnet20 import GroupNIN, GroupResNetV1
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .pretrained import describe_weight, from_pretrained, save_pretrained
 from .random_kernels import RandomKernelNet, RandomKernels
