@@ -1,4 +1,13 @@
-"""Networks, one file per family, and a registry of named configurations."""
+"""Networks, one file per family, and a registry of named configurations.
+
+- continuous kernels: ``ccnn`` is the simplest to read; ``ckcnn``, ``flexnet``, ``cifar_resnet``; ``dnarch/`` learns the
+  architecture of a CCNN; ``gridified`` is for point clouds, ``random_kernels`` for small data sets;
+- groups: ``gcnn``, ``nin_resnet20``, ``group_unet``, ``gsanet``, ``partial_gcnn``, ``augerino``; ``wavelet_net`` with
+  ``wavelet_stages``;
+- a field alone: ``image_field``;
+- shared: ``classifier`` and ``point_classifier`` (base classes), ``readout``, ``kernel_arguments``, ``registry``
+  (networks by name); ``pretrained/`` reads and writes weights.
+"""
 
 from .augerino import Augerino
 from .ccnn import CCNN

@@ -6,8 +6,11 @@ residual sum in one; batch statistics in one and the norm in another; likewise i
 kept for the backward pass, which recomputes the dropout mask.
 
 Layers call these functions and never ask which path runs: :mod:`kernelfield.ops.backend` decides it. The plain
-formulas of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
+formulas of ``reference`` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
 for second derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
+
+This file has the operators. ``channel_map``, ``dropout``, ``synced_norm`` (statistics of all processes) and
+``folded_norm`` (groups) are their torch parts; ``triton/`` has the kernels.
 """
 
 from __future__ import annotations
