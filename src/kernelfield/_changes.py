@@ -3,7 +3,7 @@
 Version counters count changes in place, but not those through ``.data``: averages of weights that are written by hand,
 ``vector_to_parameters``. Nor do they tell two tensors apart that take turns as one parameter, as in
 :func:`torch.func.functional_call`. On the CPU the values themselves are compared; the parameters in question are a few
-numbers each. On a GPU that would wait for the device, so only the memory address is compared with them.
+numbers each. On a GPU that would make the host wait, so the memory address takes the place of the values.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _Address(int):
 
 def state_of(tensors: Iterable[Tensor]) -> State:
     """Return the state of tensors, to compare with a later one by :func:`differs`."""
-    # This runs for every mask at every forward pass. A NaN is equal to no other state, which reads it again.
+    # This runs for every mask at every forward pass. A NaN is not equal to itself, so a mask with a NaN is read again.
     plain = not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())  # noqa: SLF001
     return [
         (

@@ -1,4 +1,4 @@
-"""Gridified networks: a cloud on a grid, convolutions there, and, for dense predictions, back (chapter 4)."""
+"""Gridified networks map a point cloud to a grid, convolve there and, for dense predictions, map back (chapter 4)."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ __all__ = ["check_points", "check_queries", "sample_weight", "seen_only", "smoot
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
     """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
 
-    Those of unseen points, which may be NaN, become finite.
+    Coordinates of unseen points, which may be NaN, become finite.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
