@@ -3,10 +3,9 @@
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
 (:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask changes in
-another way, the next ``forward`` notices (:mod:`kernelfield._changes`) and reads the mask. Two changes go unnoticed
-there: those between calls of a compiled program and, on a GPU, those through ``.data``. Masks are therefore also read
-when the mode is switched, unless the host knows that their values are the same, and masks that show a change are read
-after each step of any optimiser.
+another way, the next ``forward`` notices and reads the mask. Two changes go unnoticed there: those between calls of a
+compiled program and, on a GPU, those through ``.data``. Masks are therefore also read when the mode is switched, unless
+the host knows that their values are the same, and masks that show a change are read after each step of any optimiser.
 
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
 host after the step's own work, uses it two steps later, and adds a margin, since masks may grow meanwhile.
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..._changes import State, differs, has_values, is_vmapped, state_of
-from ..._step_hooks import on_optimizer_step, step_hooks_paused
+from ..._step_hooks import State, differs, has_values, is_vmapped, on_optimizer_step, state_of, step_hooks_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

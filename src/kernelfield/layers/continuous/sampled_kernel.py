@@ -15,19 +15,19 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
+from ...ops import conv
 from ...ops.fieldnet import has_hooks
 from ..full_precision import in_full_precision
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
-from .sampling import smooth_kernel, weight_first_lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...masks import Mask
 
-__all__ = ["SampledKernel"]
+__all__ = ["SampledKernel", "smooth_kernel"]
 
 #: with chapter 3's starting values, kernels of up to _FEW_POINTS may be almost zero: a variance below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
@@ -289,7 +289,7 @@ class SampledKernel(nn.Module):
         if not measured or measure == 1:
             return kernel
         kernel = kernel * measure
-        return weight_first_lag(kernel, measure) if self.causal else kernel
+        return _weight_first_lag(kernel, measure) if self.causal else kernel
 
     def _arranged(self, values: Tensor) -> Tensor:
         """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""
@@ -316,7 +316,7 @@ class SampledKernel(nn.Module):
         kernel = self._arranged(self.values(coords, channels) * kept.unsqueeze(-1))
         measure = torch.stack(list(steps)).prod().to(kernel.dtype)
         kernel = kernel * measure
-        return weight_first_lag(kernel, measure) if self.causal else kernel
+        return _weight_first_lag(kernel, measure) if self.causal else kernel
 
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""
@@ -341,3 +341,35 @@ def _read_loaded(layer: SampledKernel, _: Any) -> None:
     """Read the reach of a loaded mask before a compiler needs it."""
     if layer.kernel_support is not None:
         layer.kernel_support.refresh()
+
+
+def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
+    """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
+    first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+    return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
+
+
+def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
+    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step (chapter 2, 5.5).
+
+    The window reaches one training step to each side. At the ends of the kernel it is truncated and renormalised, so a
+    constant kernel does not change.
+
+    Args:
+        kernel: (…, \*points) kernel.
+        steps: its sampling step along each axis; axes of step 1 and above are left alone.
+
+    >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
+    tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
+    """
+    for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
+        reach = min(round(1 / step), kernel.shape[axis] - 1)
+        if step >= 1 or reach < 1:
+            continue
+        offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
+        window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
+        lines = kernel.movedim(axis, -1)
+        flat = lines.reshape(-1, 1, lines.shape[-1])
+        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
+        kernel = blurred.view(lines.shape).movedim(-1, axis)
+    return kernel
