@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import torch
 
-from kernelfield._arguments import checked
 from kernelfield._checks import (
     check_bool,
     check_choice,
@@ -21,8 +20,6 @@ from kernelfield._checks import (
     floats_per_axis,
     ints_per_axis,
 )
-from kernelfield._kinds import Int
-from kernelfield._object_kinds import TensorOf
 
 
 def test_valid_values_are_returned() -> None:
@@ -97,24 +94,3 @@ def test_numbers_come_back_as_floats() -> None:
 def test_invalid_values_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()
-
-
-def test_declared_options_are_checked_by_the_compiled_expression() -> None:
-    class Counted(Int):
-        def accepts(self, value: Any, given: Any) -> bool:
-            slow.append(value)
-            return super().accepts(value, given)
-
-    slow: list[Any] = []
-
-    @checked(hidden=Counted(1), weight=TensorOf("float", "out"))
-    def build(**options: Any) -> Any:
-        return options
-
-    assert build(hidden=3, other="x") == {"hidden": 3, "other": "x"}
-    assert not slow
-    with pytest.raises(ValueError, match="hidden"):
-        build(hidden=0)
-    with pytest.raises(TypeError, match="weight"):
-        build(weight=1.0)
-    assert build(weight=torch.ones(2)).keys() == {"weight"}
