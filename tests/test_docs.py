@@ -5,6 +5,7 @@ Blocks fenced as ``python`` run; what needs data, a GPU or minutes is fenced as 
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import json
 import re
@@ -153,7 +154,7 @@ def inventory(path: Path) -> set[str]:
 @pytest.mark.parametrize(
     ("signature", "wanted"),
     [
-        ("(field: Field = <class 'kernelfield.fields.gabor.MAGNet'>)", "(field: Field = MAGNet)"),
+        ("(field: Field = <class 'kernelfield.fields.filters.MAGNet'>)", "(field: Field = MAGNet)"),
         ("(act=<function relu at 0x7f00a1>, n: int = 3)", "(act=relu, n: int = 3)"),
         ("(x: int = 3) -> None", "(x: int = 3) -> None"),
         (None, None),
@@ -161,3 +162,19 @@ def inventory(path: Path) -> set[str]:
 )
 def test_signatures_name_classes_and_functions(api_pages: Any, signature: str | None, wanted: str | None) -> None:
     assert api_pages.short_defaults(signature) == wanted
+
+
+def named_functions(page: Path) -> list[tuple[str, str]]:
+    """Return pairs of a file and a function or class in it, written as "`file.py`: `name`"."""
+    return re.findall(r"`([\w/]+\.py)`:\s+`([\w.]+)`", page.read_text(encoding="utf-8"))
+
+
+def test_the_tour_names_functions_that_exist() -> None:
+    found = named_functions(DOCS / "internals" / "tour.md")
+    assert len(found) > 20
+    for file, name in found:
+        module = file.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        there: Any = importlib.import_module(f"kernelfield.{module}")
+        for part in name.split("."):
+            there = getattr(there, part)
+        assert there.__module__ == f"kernelfield.{module}", name

@@ -59,6 +59,18 @@ def test_followers_are_referenced_weakly_and_called_for_their_own_parameters() -
     assert list(followers) == [second]
 
 
+def test_sets_of_followers_are_called_in_the_order_in_which_they_were_made() -> None:
+    called: list[str] = []
+    first = on_optimizer_step(torch.nn.Module.parameters, lambda _: called.append("first"))
+    second = on_optimizer_step(torch.nn.Module.parameters, lambda _: called.append("second"))
+    layer = torch.nn.Linear(1, 1)
+    second.add(layer)
+    first.add(layer)
+    layer.weight.grad = torch.ones(1, 1)
+    torch.optim.SGD([layer.weight], lr=0.1).step()
+    assert called == ["first", "second"]
+
+
 @pytest.mark.parametrize("options", [{"fused": True}, {"foreach": True}, {}], ids=str)
 def test_every_optimiser_is_counted(options: dict[str, bool]) -> None:
     layer = FlexConv(1, 1, size=8)

@@ -73,8 +73,8 @@ def compile_wrapper(
         raise TypeError(f"{function.__qualname__} must not have arguments named {', '.join(sorted(_BUILTINS))}")
     tests = [_test(name, kinds[name], bound.get(name), names) for name in own if name in kinds]
     tests += _axes({name: kinds[name] for name in own if name in kinds}, own, names.bind(Tensor))
-    if options and set(kinds) - set(own):
-        tests.append(f"not {options}")
+    if options:
+        tests += [_option_test(name, kind, options, names) for name, kind in kinds.items() if name not in own]
     given = "{" + ", ".join([*(f"{n!r}: {n}" for n in own), *([f"**{options}"] if options else [])]) + "}"
     call = function.__name__ if function.__name__.isidentifier() else "call"
     lines = [
@@ -117,6 +117,14 @@ def _test(name: str, kind: Kind, default: str | None, names: _Names) -> str:
     """Return an expression that is true only for the default and for accepted values."""
     test = kind.fast_test(name, names.bind)
     return f"({test})" if default is None else f"({name} is {default} or {test})"
+
+
+def _option_test(name: str, kind: Kind, options: str, names: _Names) -> str:
+    """Return an expression that is true only if an entry of ``**options`` is missing or accepted."""
+    missing = f"{name!r} not in {options}"
+    if any(isinstance(part, TensorOf) for part in parts_of(kind)):  # the slow path compares the lengths of its axes
+        return f"({missing})"
+    return f"({missing} or {kind.fast_test(f'{options}[{name!r}]', names.bind)})"
 
 
 def _axes(kinds: Mapping[str, Kind], own: tuple[str, ...], tensor: str) -> list[str]:

@@ -21,7 +21,7 @@ def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()
     takes, so callers that choose or check arguments by name need no second list. Calls do not change.
 
     Args:
-        others: the functions that take the options; where two have the same argument, the first one counts.
+        others: the functions that take the options; where two have the same argument, the first one takes precedence.
         without: names of arguments that the function sets itself.
 
     >>> def draw(width, height, *, colour="red"): ...

@@ -1,12 +1,15 @@
-"""Post-step hooks for shapes that depend on learned parameters.
+"""Parameters that determine shapes: whether they have changed, and hooks that read them after steps.
 
-Some parameters determine shapes: the size of a mask determines the number of points of a kernel, a subset of a group
-the number of its elements. Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward``
-does not read them. A hook reads them after the optimiser's step, for all followers on a device at once.
+The size of a mask determines the number of points of a kernel, a subset of a group the number of its elements. Shapes
+must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not read them. A hook reads
+them after the optimiser's step, for all followers on a device at once (:func:`on_optimizer_step`).
 
-The version counters of the parameters tell whether such a number is up to date (:mod:`kernelfield._changes`). In-place
-changes, loaded states and most optimisers increment these counters. Fused optimisers do not, so the hook increments the
-counters before it calls the followers.
+:func:`state_of` and :func:`differs` tell whether such a number is up to date. They compare the version counters of the
+parameters, which in-place changes, loaded states and most optimisers increment. Fused optimisers do not, so the hook
+increments the counters before it calls the followers. Nor do the counters show changes through ``.data`` (averages of
+weights that are written by hand, ``vector_to_parameters``), or tensors that take turns as one parameter
+(:func:`torch.func.functional_call`). On the CPU the values themselves are therefore compared, a few numbers for each
+parameter in question. On a GPU that would make the host wait, so the memory address takes the place of the values.
 
 Torch calls one hook after the steps of all optimisers of the process. The first follower registers it; an import does
 not. The hook ignores optimisers that hold no parameter of a follower, and it references followers weakly. A hook on
@@ -16,22 +19,39 @@ each optimiser would be narrower, but a layer never sees its optimiser.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 import weakref
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
 import torch
+from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from torch import Tensor, nn
-
-__all__ = ["Followers", "on_optimizer_step", "pause_step_hooks", "step_hooks_paused"]
+__all__ = [
+    "Followers",
+    "State",
+    "differs",
+    "has_values",
+    "is_vmapped",
+    "on_optimizer_step",
+    "pause_step_hooks",
+    "state_of",
+    "step_hooks_paused",
+]
 
 Follower = TypeVar("Follower")
+
+#: identity, version and content of each tensor
+State: TypeAlias = "list[tuple[int, int, Any]]"
+
+#: values of larger tensors are not compared
+_MOST = 4096
+_PLAIN = (Tensor, nn.Parameter)
 
 #: per thread (per context): a training that captures a CUDA graph must not stop the hooks of another
 _paused: ContextVar[bool] = ContextVar("kernelfield_step_hooks_paused", default=False)
@@ -57,6 +77,9 @@ def step_hooks_paused() -> bool:
     return not torch.compiler.is_compiling() and _paused.get()
 
 
+_order = itertools.count()
+
+
 class Followers(Generic[Follower]):
     """A weak set of objects to call after optimiser steps that change their parameters; see :func:`on_optimizer_step`.
 
@@ -77,6 +100,7 @@ class Followers(Generic[Follower]):
         self._parameters, self._act, self._while_paused, self._also = parameters, act, while_paused, also
         self._members: weakref.WeakSet[Follower] = weakref.WeakSet()
         self._lock = threading.Lock()
+        self.order = next(_order)
 
     def add(self, follower: Follower) -> None:
         """Add a follower; it leaves the set when nothing else refers to it."""
@@ -105,7 +129,7 @@ class Followers(Generic[Follower]):
 
 
 class _Hook:
-    """The hook that torch calls; it calls each set of followers."""
+    """The hook that torch calls; it calls the sets of followers in the order in which they were made."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -116,7 +140,7 @@ class _Hook:
             if not self._sets:
                 register_optimizer_step_post_hook(self)
             if followers not in self._sets:
-                self._sets = (*self._sets, followers)
+                self._sets = tuple(sorted((*self._sets, followers), key=lambda each: each.order))
 
     def __call__(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         stepped = {id(p): p for group in optimizer.param_groups for p in group["params"]}
@@ -153,3 +177,78 @@ def on_optimizer_step(
     True
     """
     return Followers(parameters, act, while_paused, also)
+
+
+class _Address(int):
+    """The memory address of a tensor whose values are not compared."""
+
+
+def state_of(tensors: Iterable[Tensor]) -> State:
+    """Return the state of tensors, to compare with a later one by :func:`differs`."""
+    # This runs for every mask at every forward pass. A NaN is not equal to itself, so a mask with a NaN is read again.
+    plain = not (torch._C._are_functorch_transforms_active() or torch._C._len_torch_dispatch_stack())  # noqa: SLF001
+    return [
+        (
+            id(t),
+            -1 if t.is_inference() else t._version,  # noqa: SLF001
+            t.tolist() if plain and t.is_cpu and type(t) in _PLAIN and t.numel() <= _MOST else _content(t),
+        )
+        for t in tensors
+    ]
+
+
+def differs(before: State | None, now: State) -> bool:
+    """Return whether a tensor was replaced or changed between two states; true if there is no earlier one.
+
+    >>> x = torch.zeros(2)
+    >>> before = state_of([x])
+    >>> _ = x.data.fill_(1.0)
+    >>> differs(before, state_of([x]))
+    True
+    """
+    if before == now:
+        return False
+    if before is None or len(before) != len(now):
+        return True
+    # The content is None where it cannot be read, such as under a mode of torch's dispatcher.
+    return any(a[:2] != b[:2] or (a[2] != b[2] and None not in (a[2], b[2])) for a, b in zip(before, now, strict=True))
+
+
+def has_values(state: State) -> bool:
+    """Return whether a state holds the values of all its tensors: then no change of them can go unnoticed.
+
+    >>> has_values(state_of([torch.zeros(2)])), has_values(state_of([torch.zeros(10_000)]))
+    (True, False)
+    """
+    return all(content is not None and type(content) is not _Address for *_, content in state)
+
+
+def _content(tensor: Tensor) -> Any:
+    """Return the values of a tensor on the CPU, or the address of another one; None if neither can be known."""
+    plain = _unwrapped(tensor)
+    if type(plain) not in _PLAIN or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+        return None
+    if plain.device.type != "cpu":
+        return _Address(plain.data_ptr())
+    return plain.tolist() if plain.numel() <= _MOST else _Address(plain.data_ptr())
+
+
+def is_vmapped(tensors: Iterable[Tensor]) -> bool:
+    """Return whether one of the tensors has a value for each sample of :func:`torch.vmap`.
+
+    >>> torch.vmap(lambda x: x * is_vmapped([x]))(torch.ones(2))
+    tensor([1., 1.])
+    """
+    return torch._C._are_functorch_transforms_active() and any(_unwrapped(t) is None for t in tensors)  # noqa: SLF001
+
+
+def _unwrapped(tensor: Tensor) -> Any:
+    """Return the tensor behind the wrappers of torch.func; None if :func:`torch.vmap` has batched it."""
+    if not torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        return tensor
+    functorch = torch._C._functorch  # noqa: SLF001
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return None
+        tensor = functorch.get_unwrapped(tensor)
+    return tensor

@@ -1,5 +1,12 @@
 """The ``kernelfield`` command: one file per group of commands, which only call the package.
 
+- ``app`` holds the application and the options that several commands share, ``common`` their helpers;
+- ``training``: train, which calls :func:`kernelfield.experiments.fit`, demo, reproduce and bench;
+- ``runs``: test, inspect, predict and export;
+- ``comparing``: compare, sweep and card;
+- ``catalog``: list and new-recipe;
+- ``calibration``: calibrate.
+
 Exit codes: 0 success, 1 failure, 2 wrong arguments, 3 missing data, 4 diverged training.
 """
 

@@ -64,7 +64,7 @@ def train(
     nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     context: Context = 1,
-    restarts: Annotated[int, typer.Option(min=0, help="Largest number of restarts after a process died.")] = 0,
+    restarts: Annotated[int, typer.Option(min=0, help="Largest number of restarts after a process dies.")] = 0,
     log: Log = None,
     as_json: Json = False,
 ) -> None:

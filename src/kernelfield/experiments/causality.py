@@ -18,7 +18,7 @@ PROBE, ROUNDING = 24, 1e-6
 
 @torch.no_grad()
 def leak(network: nn.Module, vocabulary: int, length: int) -> float:
-    """Return the change of outputs with later tokens, relative to their change with their own tokens.
+    """Return how much outputs change with later tokens, relative to how much they change with their own tokens.
 
     A copy of the network runs twice in evaluation mode, in double precision: on some tokens, and on the same tokens
     with the second half replaced.

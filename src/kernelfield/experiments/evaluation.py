@@ -49,7 +49,7 @@ def evaluate(task: Task, split: Split, batch: int = 256, on_batch: Callable[[int
     """Evaluate a network on a split and return the meter; raise :class:`NonFiniteOutputs` if an output is not finite.
 
     Args:
-        task: the task; its network is put in evaluation mode and back.
+        task: the task; its network is switched to evaluation mode and back.
         split: samples, on any device; each batch moves to the device of the network.
         batch: samples per batch.
         on_batch: called after each batch with the number of samples so far and the number of all samples.
@@ -121,7 +121,7 @@ def batches_to_use(settings: Training, steps: int, per_epoch: int) -> int:
     """Return the number of batches from which norms are re-estimated before an evaluation; 0 keeps running averages.
 
     Args:
-        settings: training settings; their ``norm_batches`` counts if it is given.
+        settings: training settings; their ``norm_batches`` is used if it is given.
         steps: number of steps of the training.
         per_epoch: steps in an epoch, which is the upper limit.
 

@@ -269,7 +269,7 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
 def check_same_data(run: Run, data: Data, remedy: str) -> None:
     """Raise a ValueError if the data of a run have changed since its training: samples, their split, or their classes.
 
-    A folder to which files were added is divided anew, so former training samples would be test samples.
+    A folder to which files were added is split again, so former training samples would become test samples.
 
     Args:
         run: the run.

@@ -13,7 +13,7 @@ from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
 from .checkpoint import latest_checkpoint
 from .evaluation import batches_to_use, evaluation_steps, mask_sizes, reestimation_steps
-from .loop_state import Clock, Progress, State, resume_loop, save_best, save_loop, save_weights
+from .loop_state import Clock, Progress, State, resume_loop, save_loop, save_weights
 from .metrics import is_better
 from .optim import Average, make_optimizer
 from .processes import context_mesh, split_over, synchronise_norms
@@ -281,7 +281,7 @@ class Loop:
         if metrics and self._is_best(metrics[self.task.metric], metrics["loss"]):
             state.best, state.best_loss = metrics[self.task.metric], metrics["loss"]
             state.best_step, state.waited = state.step, 0
-            save_best(self)
+            save_weights(self, "best")
         else:
             state.waited += settings.evaluate_every
         self.save()

@@ -25,7 +25,7 @@ from .checkpoint import (
 if TYPE_CHECKING:
     from .loop import Loop
 
-__all__ = ["Clock", "Progress", "State", "resume_loop", "save_best", "save_loop", "save_weights"]
+__all__ = ["Clock", "Progress", "State", "resume_loop", "save_loop", "save_weights"]
 
 
 @dataclass(frozen=True)
@@ -131,11 +131,6 @@ def save_loop(loop: Loop) -> None:
     if loop.fabric.global_rank == 0:
         write_checkpoint(loop.folder, f"step-{state.step:08d}", tensors, values)
         remove_checkpoints(loop.folder, "step", keep=1)
-
-
-def save_best(loop: Loop) -> None:
-    """Write the weights that were evaluated last as the best ones, and remove the previous best ones."""
-    save_weights(loop, "best")
 
 
 def save_weights(loop: Loop, kind: str) -> None:

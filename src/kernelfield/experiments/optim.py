@@ -19,7 +19,7 @@ from .metrics import is_better
 from .settings import MEASURED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from .settings import Optimizer, Schedule
 
@@ -274,14 +274,9 @@ class Average:
 
     @checked(decay=SHARE | None)
     def __init__(self, network: nn.Module, decay: float | None) -> None:
-        if decay is not None and not 0 < decay < 1:
-            raise ValueError(f"decay must be above 0 and below 1, got {decay}")
         self.decay, self.steps, self.network = decay, 0, network
         self._live = [(name, t) for name, t in network.state_dict(keep_vars=True).items() if t.is_floating_point()]
-        self.shadow = {name: t.detach().clone() for name, t in self._tensors()}
-
-    def _tensors(self) -> Iterable[tuple[str, torch.Tensor]]:
-        return self._live
+        self.shadow = {name: t.detach().clone() for name, t in self._live}
 
     @torch.no_grad()
     def update(self) -> None:
@@ -291,7 +286,7 @@ class Average:
             decay = (self.steps - 1) / self.steps
         else:
             decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        live = [t.detach() for _, t in self._tensors()]
+        live = [t.detach() for _, t in self._live]
         # A list of tensors must not mix sharded parameters with buffers, which are never sharded.
         for kind in {type(t) for t in live}:
             pairs = [(s, t) for s, t in zip(self.shadow.values(), live, strict=True) if type(t) is kind]
@@ -299,7 +294,7 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for name, tensor in self._tensors():
+        for name, tensor in self._live:
             kept = tensor.detach().clone()
             tensor.copy_(self.shadow[name])
             self.shadow[name] = kept

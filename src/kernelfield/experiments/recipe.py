@@ -51,7 +51,7 @@ class Recipe:
     """An experiment: its data, network and training settings.
 
     Args:
-        name: name of the recipe; that of its file without the suffix if the file has no name.
+        name: name of the recipe; by default that of its file without the suffix.
         title: one line, which identifies the row of the published table.
         chapter: chapter of the thesis; 0 for none.
         data: name of the data set and options of its loader.
@@ -187,7 +187,7 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     """Return ``recipe`` with values replaced by settings ``a.b=c``, where c is parsed as in a recipe file.
 
     Another optimiser or schedule does not inherit settings that it does not have, such as the milestones of "steps".
-    Fewer epochs shorten a warm-up and milestones that would otherwise not end within the training, in proportion.
+    With fewer epochs, a warm-up or milestones that would not end within the training are shortened in proportion.
 
     >>> with_settings(find_recipe("digits"), ["training.epochs=3"]).training.epochs
     3

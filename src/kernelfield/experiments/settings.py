@@ -104,7 +104,7 @@ class Schedule:
 
     Args:
         name: "cosine" (per step), "steps" (at given epochs), "plateau" (per evaluated epoch) or "constant".
-        warmup: epochs of linear growth from zero, also a fraction of one; with every schedule.
+        warmup: epochs, or a fraction of one, of linear growth from zero; with every schedule.
         final: final value of a cosine, in units of the learning rate.
         factor: factor on the learning rate at a plateau or a step.
         patience: epochs without improvement after which a plateau lowers the learning rate.

@@ -1,9 +1,8 @@
 """Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`."""
 
 from .base import Field, bind_field, bind_start, build_field
-from .filters import FilterNetwork, FourierFilter
+from .filters import FilterNetwork, FourierFilter, GaborFilter, MAGNet
 from .fit import fit_field
-from .gabor import GaborFilter, MAGNet
 from .mlp import MLP, SIREN
 from .morlet import Morlet
 from .njet import NJet

@@ -1,4 +1,10 @@
-"""Layers: a field, perhaps a mask, perhaps a group, and an operator."""
+"""Layers: a field, perhaps a mask, perhaps a group, and an operator.
+
+- ``continuous/``: convolutions whose kernel is sampled from a field;
+- ``group/``: layers on groups;
+- ``points/``: layers between point clouds and grids;
+- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``full_precision``: parts for all of them.
+"""
 
 from .continuous import (
     ActiveSlice,

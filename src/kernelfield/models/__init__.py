@@ -1,4 +1,13 @@
-"""Networks, one file per family, and a registry of named configurations."""
+"""Networks, one file per family, and a registry of named configurations.
+
+- continuous kernels: ``ccnn`` is the simplest to read; ``ckcnn``, ``flexnet``, ``cifar_resnet``; ``dnarch/`` learns the
+  architecture of a CCNN; ``gridified`` is for point clouds, ``random_kernels`` for small data sets;
+- groups: ``gcnn``, ``nin_resnet20``, ``group_unet``, ``gsanet``, ``partial_gcnn``, ``augerino``; ``wavelet_net`` with
+  ``wavelet_stages``;
+- a field alone: ``image_field``;
+- shared: ``classifier`` and ``point_classifier`` (base classes), ``readout``, ``kernel_arguments``, ``registry``
+  (networks by name); ``pretrained/`` reads and writes weights.
+"""
 
 from .augerino import Augerino
 from .ccnn import CCNN
@@ -6,13 +15,13 @@ from .cifar_resnet import CIFARResNet
 from .ckcnn import CKCNN, FlexTCN
 from .classifier import Classifier
 from .dnarch import DNArch
-from .dren import GroupNIN, GroupResNetV1
 from .flexnet import FlexNet
 from .gcnn import GCNN, GroupAllCNN, GroupDenseNet, GroupResNet
 from .gridified import GridifiedNet
 from .group_unet import GroupUNet
 from .gsanet import GSANet
 from .image_field import ImageField
+from .nin_resnet20 import GroupNIN, GroupResNetV1
 from .partial_gcnn import PartialGCNN, PartialGCNN13
 from .pretrained import describe_weight, from_pretrained, save_pretrained
 from .random_kernels import RandomKernelNet, RandomKernels

@@ -26,12 +26,10 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .ckcnn import KERNEL_KINDS
-from .point_classifier import PointClassifier
-from .queries import append_queries
+from .kernel_arguments import KERNEL_KINDS
+from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
-from .time_order import in_time_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

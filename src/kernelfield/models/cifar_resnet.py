@@ -15,8 +15,8 @@ from ..fields import Field, MAGNet, Table
 from ..fields.base import field_options
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .ckcnn import KERNEL_KINDS, conv_factory
 from .classifier import ReadoutClassifier
+from .kernel_arguments import KERNEL_KINDS, conv_factory
 from .readout import Readout
 from .registry import register
 

@@ -9,42 +9,22 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import POSITIVE, RATE, TEXT, Choice, Int, Kind, ListOf
+from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from .._signature import with_arguments_of
-from ..fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MAGNet
+from ..fields import MLP, SIREN, Field, MAGNet
 from ..fields.base import field_options
-from ..layers import CKConv, Dropout, FlexConv, TwoConvBlock, run_blocks, seen_only
+from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .point_classifier import PointClassifier
-from .queries import append_queries
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
+from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
-from .time_order import in_time_order
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from ..masks import Mask
-
-__all__ = ["CKCNN", "KERNEL_FIELDS", "KERNEL_KINDS", "FlexTCN", "conv_factory"]
-
-#: arguments that networks of continuous kernels have in common
-KERNEL_KINDS: dict[str, Kind] = {
-    "dim": Int(1, 3),
-    "omega_0": POSITIVE | None,
-    "start": TEXT | None,
-    "sigma": POSITIVE | None,
-}
-
-
-def conv_factory(
-    sigma: float | None, mask: Callable[..., Mask] | Mask | None = None, **arguments: Any
-) -> Callable[[int, int], nn.Module]:
-    """Return a function that makes convolutions from their channels, with global kernels without sigma and mask."""
-    if mask is not None:
-        return partial(FlexConv, mask=mask, **arguments)
-    return partial(CKConv, **arguments) if sigma is None else partial(FlexConv, sigma=sigma, **arguments)
+__all__ = ["CKCNN", "FlexTCN"]
 
 
 class CKCNN(PointClassifier):
@@ -249,9 +229,6 @@ register(
     vocabulary=50,
     out_channels=50,
 )
-
-#: the fields that chapter 5 compares with its own
-KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 for _blocks in (2, 4, 6):
     register(f"flextcn_{_blocks}", FlexTCN, f"FlexTCN-{_blocks} (chapter 5)", blocks=_blocks)
     register(f"cktcn_{_blocks}", FlexTCN, f"CKTCN-{_blocks}: global kernels (chapter 5)", blocks=_blocks, sigma=None)

@@ -212,8 +212,8 @@ class GroupClassifier(GroupNetwork):
         return self._classify(features)
 
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        """Return the logits of a signal on the group."""
-        raise NotImplementedError
+        """Return the logits of a signal on the group: the mean over space of a last map that sums over the group."""
+        return self.last(features).flatten(2).mean(dim=2)
 
 
 class HeadClassifier(Classifier):

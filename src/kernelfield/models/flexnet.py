@@ -12,9 +12,8 @@ from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..fields.base import field_options
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .ckcnn import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
-from .point_classifier import PointClassifier
-from .queries import append_queries
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
+from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout
 from .registry import register
 

@@ -36,14 +36,14 @@ __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
 
 @checked(attention=Choice(*KINDS) | None)
-def _conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
+def conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
     """Check the group, and return the arguments that all convolutions of a network share."""
     if not group.finite:
         raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
     return {"group": group, "bias": bias, "attention": attention}
 
 
-def _residual_stages(
+def residual_stages(
     make: Callable[..., nn.Module], channels: Sequence[int], blocks: int, **options: Any
 ) -> nn.Sequential:
     """Return residual blocks in stages of one width each; the first block of a later stage halves the resolution."""
@@ -82,7 +82,7 @@ class GCNN(GroupClassifier):
     """
 
     @checked(dropout=RATE, readout=Choice("max", "sum"))
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(
         self,
         in_channels: int = 1,
@@ -94,7 +94,7 @@ class GCNN(GroupClassifier):
         **options: Any,
     ) -> None:
         super().__init__()
-        options = _conv_options(**options) | {"boundary": "valid"}
+        options = conv_options(**options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
         # Dilated by 4, attention on the input of the first layer reaches over a whole digit.
         self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
@@ -117,8 +117,7 @@ class GCNN(GroupClassifier):
         return signal
 
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        logits = self.last(features)
-        return self.head(logits) if self.readout == "max" else logits.flatten(2).mean(dim=2)
+        return self.head(self.last(features)) if self.readout == "max" else super()._classify(features)
 
 
 class GroupAllCNN(GroupClassifier):
@@ -139,10 +138,10 @@ class GroupAllCNN(GroupClassifier):
     """
 
     @checked()
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(self, in_channels: int = 3, out_channels: int = 10, *, channels: int = 48, **options: Any) -> None:
         super().__init__()
-        options = _conv_options(**options)
+        options = conv_options(**options)
         wide = 2 * channels
         self.lift = make_lifting_conv(in_channels, channels, **options)
         widths = [channels, channels, channels, wide, wide, wide, wide, wide]
@@ -194,7 +193,7 @@ class GroupResNet(GroupClassifier):
     """
 
     @checked(blocks=Int(1, 10_000))
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(
         self,
         in_channels: int = 3,
@@ -205,9 +204,9 @@ class GroupResNet(GroupClassifier):
         **options: Any,
     ) -> None:
         super().__init__()
-        options = _conv_options(**options)
+        options = conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], **options)
-        self.blocks = _residual_stages(GroupResidualBlock, channels, blocks, **options)
+        self.blocks = residual_stages(GroupResidualBlock, channels, blocks, **options)
         self.norm = GroupBatchNorm(channels[-1])
         make_last = functools.partial(make_group_conv, kernel_size=1, hidden=2, **options)
         self._set_classifier(make_last, channels[-1], out_channels, "mean")
@@ -243,12 +242,12 @@ class GroupDenseNet(GroupClassifier):
     """
 
     @checked(blocks=Int(1, 10_000))
-    @with_arguments_of(_conv_options, without=("bias",))
+    @with_arguments_of(conv_options, without=("bias",))
     def __init__(
         self, in_channels: int = 3, out_channels: int = 2, *, growth: int = 13, blocks: int = 5, **options: Any
     ) -> None:
         super().__init__()
-        options = _conv_options(bias=False, **options) | {"boundary": "valid"}
+        options = conv_options(bias=False, **options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, hidden=2, **options)
         self.lift = make_lifting_conv(in_channels, growth, dilation=4, **options)
         widths = [growth * (i + 1) for i in range(blocks)]

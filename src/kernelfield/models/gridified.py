@@ -1,4 +1,4 @@
-"""Gridified networks: a cloud on a grid, convolutions there, and, for dense predictions, back (chapter 4)."""
+"""Gridified networks map a point cloud to a grid, convolve there and, for dense predictions, map back (chapter 4)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
 from .classifier import ReadoutClassifier
-from .queries import check_query_points
+from .point_classifier import check_query_points
 from .readout import Readout
 from .registry import register
 
@@ -106,29 +106,6 @@ class GridifiedNet(ReadoutClassifier):
         mask=TensorOf("bool", "batch, points") | None,
         at=TensorOf("float") | None,
     )
-    def forward(
-        self,
-        x: Tensor | None,
-        *,
-        coords: Tensor,
-        mask: Tensor | None = None,
-        edges: Edges | None = None,
-        at: Tensor | None = None,
-    ) -> Tensor:
-        """Return predictions, (batch, out) or, dense, (batch, out, points).
-
-        A dense network predicts ``at`` any coordinates, also where the cloud has no point: (batch, out, queries). No
-        output depends on other queries.
-
-        Args:
-            x: (batch, in, points) values; None if there are none.
-            coords: (batch, points, dim) coordinates.
-            mask: (batch, points) True at points, False at padding.
-            edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
-            at: (batch, queries, dim) or (queries, dim) coordinates.
-        """
-        return self.readout(self.forward_features(x, coords=coords, mask=mask, edges=edges, at=at))
-
     def forward_features(
         self,
         x: Tensor | None,
@@ -138,7 +115,15 @@ class GridifiedNet(ReadoutClassifier):
         edges: Edges | None = None,
         at: Tensor | None = None,
     ) -> Tensor:
-        """Return features on the grid (batch, channels, *grid) or, dense, at the points (batch, channels, points)."""
+        """Return features on the grid (batch, channels, *grid) or, dense, at the points (batch, channels, points).
+
+        Args:
+            x: (batch, in, points) values; None if there are none.
+            coords: (batch, points, dim) coordinates.
+            mask: (batch, points) True at points, False at padding.
+            edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
+            at: (batch, queries, dim) or (queries, dim) coordinates, if the features are not wanted at the points.
+        """
         if at is not None:
             check_query_points(at, coords.shape[0], self.gridify.dim, self.readout.kind)
             at = (at if at.dim() == 3 else at.unsqueeze(0)).to(coords.dtype).expand(coords.shape[0], -1, -1)
@@ -151,6 +136,15 @@ class GridifiedNet(ReadoutClassifier):
         if at is not None:
             return self.degridify(y, at, edges=self.degridify.query_edges(at, coords, mask))
         return self.degridify(y, coords, mask=mask, edges=edges)
+
+    @with_arguments_of(forward_features)
+    def forward(self, x: Tensor | None, **points: Any) -> Tensor:
+        """Return predictions, (batch, out) or, dense, (batch, out, points); arguments as in :meth:`forward_features`.
+
+        A dense network predicts ``at`` any coordinates, also where the cloud has no point: (batch, out, queries). No
+        output depends on other queries.
+        """
+        return self.readout(self.forward_features(x, **points))
 
 
 _MODELNET: dict[str, Any] = {"in_channels": 6, "out_channels": 40, "dropout": 0.1}

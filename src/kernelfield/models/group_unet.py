@@ -24,7 +24,7 @@ from ..layers.group import (
     make_lifting_conv,
 )
 from .classifier import GroupNetwork
-from .gcnn import _conv_options
+from .gcnn import conv_options
 from .registry import register
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class GroupUNet(GroupNetwork):
     last: nn.Module
 
     @checked(depth=Int(1), dropout=RATE, readout=Choice("max", "mean"))
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(
         self,
         in_channels: int = 1,
@@ -96,7 +96,7 @@ class GroupUNet(GroupNetwork):
         **options: Any,
     ) -> None:
         super().__init__()
-        options = _conv_options(**options)
+        options = conv_options(**options)
         dim = options["group"].dim
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, kernel_size=3, **options)
         widths = [channels << level for level in range(depth + 1)]

@@ -47,7 +47,7 @@ class _Partial(GroupNetwork):
     group: Group
 
     def distributions(self) -> list[Distribution]:
-        """Return the learned distributions p(u), in order of depth; none of a fully equivariant network."""
+        """Return the learned distributions p(u), in order of depth; empty for a fully equivariant network."""
         return [m.distribution for m in self.modules() if isinstance(m, PartialGroupConv)]
 
     def monotonicity(self) -> Tensor:
@@ -225,7 +225,7 @@ class PartialGCNN(_Partial):
         return self.norm_out(signal).map(F.relu)
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
-        """Return predictions from a signal on the group, or what the last linear map reads."""
+        """Return predictions from a signal on the group, or the input of the last linear map."""
         assert isinstance(features, GroupSignal)
         if self.head is not None:
             pooled = self.head(features)

@@ -22,9 +22,9 @@ __all__ = ["RandomKernelNet", "RandomKernels"]
 
 #: a kernel reaches this many widths of its Gaussian to each side
 REACH = 3.0
-#: input values per axis that are features too, after averaging, at most; by the number of axes
+#: largest number of averaged input values per axis that are features too, by the number of axes
 MAX_VALUES = {1: 2048, 2: 32, 3: 10}
-#: a response above a threshold exceeds it by more than this; responses to a constant signal are rounding errors
+#: margin by which a response must exceed a threshold, since responses to a constant signal are rounding errors
 MARGIN = 1e-6
 #: largest number of responses in memory at a time
 CHUNK = 1 << 28

@@ -182,7 +182,8 @@ def bilinear(  # noqa: C901
 
         @staticmethod
         def forward(ctx: Any, x: Tensor, kernel: Tensor, *options: Any) -> Tensor:
-            save_conv(ctx, (x, kernel, *options), None)
+            ctx.options = options
+            ctx.save_for_backward(x, kernel)
             return conv(x, kernel, *options)
 
         backward = staticmethod(conv_backward)

@@ -2,7 +2,8 @@
 
 Every operator has a torch path. Some also have Triton kernels, which compute the same on a GPU in less time, and call
 :func:`use_triton` to choose between the two. Triton is not imported before a kernel is needed, so the package works
-without it.
+without it. A convolution has more than two ways: :mod:`kernelfield.ops.conv.cost` compares their costs, and counts
+Triton only where this module allows it.
 
 ``KERNELFIELD_FAST=0`` in the environment turns all Triton kernels off; :func:`use_fast_paths` does so from Python.
 ``TRITON_INTERPRET=1`` runs the kernels on a CPU, slowly, which is how they are tested.

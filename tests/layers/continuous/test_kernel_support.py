@@ -88,7 +88,6 @@ def test_crop_follows_a_loaded_state() -> None:
     assert narrow.kernel().shape == wide.kernel().shape
 
 
-@pytest.mark.slow  # by default eager training follows it, and the contracts of layers compile
 def replaced(layer: FlexConv) -> None:
     layer.mask.sigma.data = torch.tensor([0.3])
 
@@ -158,6 +157,7 @@ def test_a_compiled_average_of_weights_follows_its_mask(notice: str) -> None:
     torch.testing.assert_close(compiled(x), uncropped(average.module, x), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow  # by default eager training follows it, and the contracts of layers compile
 def test_compiled_training_follows_the_mask() -> None:
     layer = FlexConv(2, 2, size=32, sigma=0.05, field=SIREN)
     compiled = torch.compile(layer, fullgraph=True, backend="eager")
@@ -168,6 +168,25 @@ def test_compiled_training_follows_the_mask() -> None:
         layer.mask.sigma.grad = torch.tensor([-0.1])
         optimizer.step()
     assert_compiles(layer, x)
+
+
+def test_a_switch_of_the_mode_reads_only_what_may_have_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1)
+    support, read = layer.kernel_support, []
+    assert support is not None
+    measure = support.measure
+    monkeypatch.setattr(support, "measure", lambda: read.append(1) or measure())
+    layer.eval()
+    assert not read  # the values are known to be the same
+    overwritten(layer)
+    layer.train()
+    assert len(read) == 1
+    # Sizes of a few steps ago, with slack, are replaced although no mask has changed.
+    exact = support.steps
+    DelayedSizes(layer.parameters(), slack=0.2)
+    assert support.steps > exact
+    layer.eval()
+    assert support.steps == exact
 
 
 def test_a_diverged_mask_is_not_cropped() -> None:

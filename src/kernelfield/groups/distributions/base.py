@@ -25,9 +25,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._changes import State, differs, state_of
 from ..._kinds import PROBABILITY
-from ..._step_hooks import on_optimizer_step
+from ..._step_hooks import State, differs, on_optimizer_step, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -28,17 +28,12 @@ __all__ = ["CCNNBlock", "TwoConvBlock", "run_blocks"]
 _ACTIVATIONS = ("relu", "gelu")
 _SIGNAL = TensorOf("float", "batch, channels, *space", empty=False)
 _KERNELS = ListOf(TensorOf("float") | None)
+_NO_QUERIES = "at must be None for a block, got a tensor; networks with a dense readout accept it"
 
 
 def _core(conv: nn.Module) -> Any:
     """Return the continuous convolution inside a layer."""
     return conv.depthwise if isinstance(conv, SeparableConv) else conv
-
-
-def _reject_at(sampling: dict[str, Any]) -> None:
-    """Reject ``at``: the branch would have other points than the identity it is added to."""
-    if sampling.get("at") is not None:
-        raise ValueError("at must be None for a block, got a tensor; networks with a dense readout accept it")
 
 
 class TwoConvBlock(nn.Module):
@@ -87,7 +82,8 @@ class TwoConvBlock(nn.Module):
         With a mask, ``x`` must be finite at unseen samples too (:func:`~kernelfield.layers.seen_only`), since the
         shortcut and the norms read it.
         """
-        _reject_at(sampling)
+        if sampling.get("at") is not None:  # the branch would have other points than the identity it is added to
+            raise ValueError(_NO_QUERIES)
         if len(kernels) != 2:
             raise ValueError(f"kernels must have 2 entries, one per convolution, got {len(kernels)}")
         branch = self.conv1(x, kernel=kernels[0], **sampling)
@@ -173,7 +169,8 @@ class CCNNBlock(nn.Module):
             active: the part of the residual branch to compute; the identity branch is always complete.
             sampling: step, coords, mask and density for the convolution.
         """
-        _reject_at(sampling)
+        if sampling.get("at") is not None:  # the branch would have other points than the identity it is added to
+            raise ValueError(_NO_QUERIES)
         active = self.active if active is None else active
         if active is None and x.shape[1] != self.in_channels:
             raise ValueError(f"x must have {self.in_channels} channels, got shape {tuple(x.shape)}")

@@ -135,7 +135,7 @@ class ContinuousConv(SampledKernel):
             coords: (batch, points, dim) coordinates in training steps, or (points, dim) shared by the batch.
             mask: (batch, *space) or (batch, points) whether a sample was seen; unseen ones contribute nothing.
             density: (batch, points) samples per unit of space; each sample's contribution is divided by its density.
-                "estimate" uses :func:`kernelfield.ops.sample_density`. One sample per ``step`` has no effect.
+                "estimate" uses :func:`kernelfield.ops.sample_density`. One sample per ``step`` changes nothing.
             kernel: the kernel for this input, if :func:`sample_kernels` has sampled it before.
             active: the channels in use; ``x`` has only the first ``active.channels[0]``; for depthwise layers.
             add_bias: False leaves the bias out, for callers that add it elsewhere at a lower cost.

@@ -3,9 +3,9 @@
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
 (:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask changes in
-another way, the next ``forward`` notices (:mod:`kernelfield._changes`) and reads the mask. Compiled programs and, on a
-GPU, changes through ``.data`` are not noticed there: masks are also read when the mode is switched, and those whose
-changes show after each step of any optimiser.
+another way, the next ``forward`` notices and reads the mask. Two changes go unnoticed there: those between calls of a
+compiled program and, on a GPU, those through ``.data``. Masks are therefore also read when the mode is switched, unless
+the host knows that their values are the same, and masks that show a change are read after each step of any optimiser.
 
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
 host after the step's own work, uses it two steps later, and adds a margin, since masks may grow meanwhile.
@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..._changes import State, differs, is_vmapped, state_of
-from ..._step_hooks import on_optimizer_step, step_hooks_paused
+from ..._step_hooks import State, differs, has_values, is_vmapped, on_optimizer_step, state_of, step_hooks_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
     from ...masks import Mask
 
-__all__ = ["DelayedSizes", "LearnedSize", "read_sizes", "tensors_of"]
+__all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
 
 
 class LearnedSize:
@@ -44,8 +43,12 @@ class LearnedSize:
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         self.masks = tuple(masks)
+        #: state of the masks when they were last read
         self._read_at: State | None = None
-        _clamped.add(self)
+        #: whether the sizes belong to this state and the state holds values: an equal state then needs no new read
+        self._is_exact = False
+        if type(self).clamp_ is not LearnedSize.clamp_:
+            _clamped.add(self)
         _sizes.add(self)
 
     def measure(self) -> Sequence[Tensor]:
@@ -70,7 +73,7 @@ class LearnedSize:
 
     def read(self) -> None:
         """Read the masks, waiting for the device."""
-        if is_vmapped(self._tensors()):
+        if is_vmapped(self.tensors()):
             self.cover_all()
             self._read_at = None
         else:
@@ -82,46 +85,46 @@ class LearnedSize:
             self.read()
 
     def read_again(self) -> None:
-        """Read the masks, whether they seem to have changed or not, unless step hooks are paused."""
-        if not (torch.compiler.is_compiling() or step_hooks_paused() or any(t.is_meta for t in self._tensors())):
+        """Read the masks, unless step hooks are paused or the host knows that no value has changed."""
+        if torch.compiler.is_compiling() or (self._is_exact and state_of(self.tensors()) == self._read_at):
+            return
+        if not step_hooks_paused() and not any(t.is_meta for t in self.tensors()):
             self.read()
 
     @property
     def stale(self) -> bool:
-        """Whether the masks have changed since they were last read."""
-        return not step_hooks_paused() and differs(self._read_at, state_of(self._tensors()))
+        """Whether the masks have changed since they were last read; False while step hooks are paused."""
+        # This runs for every layer at every forward pass. Equal states are the usual case.
+        state = state_of(self.tensors())
+        return state != self._read_at and not step_hooks_paused() and differs(self._read_at, state)
 
-    def _tensors(self) -> list[Tensor]:
-        return [t for mask in self.masks for t in tensors_of(mask)]
-
-
-def tensors_of(mask: Mask) -> list[Tensor]:
-    """Return the parameters and buffers of a mask.
-
-    >>> from kernelfield.masks import GaussianMask
-    >>> len(tensors_of(GaussianMask(1)))
-    2
-    """
-    if mask._modules:  # noqa: SLF001
-        return [*mask.parameters(), *mask.buffers()]
-    # This runs for every mask at every forward pass: avoid torch's generators, which look for submodules.
-    own = (*mask._parameters.values(), *mask._buffers.values())  # noqa: SLF001
-    return [t for t in own if t is not None]
+    def tensors(self) -> list[Tensor]:
+        """Return the parameters and buffers of all masks."""
+        found: list[Tensor | None] = []
+        for mask in self.masks:
+            if mask._modules:  # noqa: SLF001
+                found += [*mask.parameters(), *mask.buffers()]
+            else:  # without torch's generators, which look for submodules
+                found += [*mask._parameters.values(), *mask._buffers.values()]  # noqa: SLF001
+        return [t for t in found if t is not None]
 
 
 @torch.no_grad()
 def read_sizes(sizes: Iterable[LearnedSize]) -> None:
     """Read the masks of ``sizes``, waiting once for each device."""
     by_device: dict[Any, list[tuple[LearnedSize, Sequence[Tensor]]]] = {}
+    sizes = list(sizes)
     for size in sizes:
         numbers = size.measure()
         if numbers:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
-        size._read_at = state_of(size._tensors())  # noqa: SLF001
+        size._read_at = state_of(size.tensors())  # noqa: SLF001
     for entries in by_device.values():
         # float64 if one of them is.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
         _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
+    for size in sizes:
+        size._is_exact = size._read_at is not None and has_values(size._read_at)  # noqa: SLF001
 
 
 class DelayedSizes:
@@ -200,10 +203,11 @@ def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], sla
     values = iter(flat)
     for size, count in sizes:
         size.update([next(values) for _ in range(count)], slack)
+        size._is_exact = False  # noqa: SLF001  # read_sizes knows better
 
 
 def _parameters(size: LearnedSize) -> list[nn.Parameter]:
-    return [p for mask in size.masks for p in tensors_of(mask) if isinstance(p, nn.Parameter)]
+    return [p for p in size.tensors() if isinstance(p, nn.Parameter)]
 
 
 def _clamp(sizes: Iterable[LearnedSize]) -> None:

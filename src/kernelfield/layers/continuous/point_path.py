@@ -124,7 +124,7 @@ def convolve_points(
     density_weight = None if weight is None or weight.dtype == torch.bool else weight
     if not layer.causal or (measure == 1 and density_weight is None) or 0 in (coords.shape[1], y.shape[-1]):
         return y
-    # Half of the training cell at lag zero lies in the future (SampledKernel._measured). It replaces half of this cell.
+    # Half of the training cell at lag zero lies in the future (SampledKernel.finish). It replaces half of this cell.
     times = coords[..., 0].expand(x.shape[0], -1)
     cell: float | Tensor = 1.0
     if density_weight is not None:  # samples at one time share the cell

@@ -15,19 +15,19 @@ from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
+from ...ops import conv
 from ...ops.fieldnet import has_hooks
 from ..full_precision import in_full_precision
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
-from .sampling import smooth_kernel, weight_first_lag
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...masks import Mask
 
-__all__ = ["SampledKernel"]
+__all__ = ["SampledKernel", "smooth_kernel"]
 
 #: with chapter 3's starting values, kernels of up to _FEW_POINTS may be almost zero: a variance below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
@@ -152,7 +152,7 @@ class SampledKernel(nn.Module):
 
     def train(self, mode: bool = True) -> SampledKernel:
         if mode:
-            self.unfreeze()
+            self._frozen.clear()
         if self.kernel_support is not None:
             self.kernel_support.read_again()
         return super().train(mode)
@@ -238,7 +238,7 @@ class SampledKernel(nn.Module):
         field = self.field.alike()
         if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
-        if has_hooks(self.field) or (self.mask is not None and has_hooks(self.mask)):
+        if has_hooks(self.field, self.mask):
             return None  # a hook belongs to a call of one field or mask
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
@@ -276,10 +276,20 @@ class SampledKernel(nn.Module):
         return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
 
     def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
-        """Smooth kernels (…, out, in / groups, *points) of field times mask, and weight them by the cell volume."""
+        r"""Smooth kernels (…, out, in / groups, *points) of field times mask; weight each point by its cell's volume.
+
+        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
+        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
+        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
+        a cell of width ``step`` they would differ in first order.
+        """
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
-        return self._measured(kernel, steps) if measured else kernel
+        measure = math.prod(steps)
+        if not measured or measure == 1:
+            return kernel
+        kernel = kernel * measure
+        return _weight_first_lag(kernel, measure) if self.causal else kernel
 
     def _arranged(self, values: Tensor) -> Tensor:
         """Return values (*points, out · in / groups) as a kernel (out, in / groups, *points)."""
@@ -306,21 +316,7 @@ class SampledKernel(nn.Module):
         kernel = self._arranged(self.values(coords, channels) * kept.unsqueeze(-1))
         measure = torch.stack(list(steps)).prod().to(kernel.dtype)
         kernel = kernel * measure
-        return weight_first_lag(kernel, measure) if self.causal else kernel
-
-    def _measured(self, kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-        r"""Weight each kernel point by the volume of its grid cell.
-
-        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
-        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
-        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
-        a cell of width ``step`` they would differ in first order.
-        """
-        measure = math.prod(steps)
-        if measure == 1:
-            return kernel
-        kernel = kernel * measure
-        return weight_first_lag(kernel, measure) if self.causal else kernel
+        return _weight_first_lag(kernel, measure) if self.causal else kernel
 
     def extra_repr(self) -> str:
         kind = "depthwise, " if self.groups > 1 else ""
@@ -345,3 +341,35 @@ def _read_loaded(layer: SampledKernel, _: Any) -> None:
     """Read the reach of a loaded mask before a compiler needs it."""
     if layer.kernel_support is not None:
         layer.kernel_support.refresh()
+
+
+def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
+    """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
+    first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+    return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
+
+
+def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
+    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step (chapter 2, 5.5).
+
+    The window reaches one training step to each side. At the ends of the kernel it is truncated and renormalised, so a
+    constant kernel does not change.
+
+    Args:
+        kernel: (…, \*points) kernel.
+        steps: its sampling step along each axis; axes of step 1 and above are left alone.
+
+    >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
+    tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
+    """
+    for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
+        reach = min(round(1 / step), kernel.shape[axis] - 1)
+        if step >= 1 or reach < 1:
+            continue
+        offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
+        window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
+        lines = kernel.movedim(axis, -1)
+        flat = lines.reshape(-1, 1, lines.shape[-1])
+        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
+        kernel = blurred.view(lines.shape).movedim(-1, axis)
+    return kernel

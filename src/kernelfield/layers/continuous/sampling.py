@@ -1,4 +1,4 @@
-"""Irregularly or finely sampled inputs: checks, sample weights, and kernels on finer grids."""
+"""Samples of an input, on a grid or at points: checks, and the weight of each sample."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from torch import Tensor
 from ..._arguments import checked
 from ..._checks import check_choice
 from ..._object_kinds import TensorOf
-from ...ops import conv, sample_density
+from ...ops import sample_density
 from ...ops.points.finite import fill_padding, may_read
 
-__all__ = ["check_points", "check_queries", "sample_weight", "seen_only", "smooth_kernel", "weight_first_lag"]
+__all__ = ["check_points", "check_queries", "sample_weight", "seen_only"]
 
 
 def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
     """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
 
-    Those of unseen points, which may be NaN, become finite.
+    Coordinates of unseen points, which may be NaN, become finite.
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
@@ -111,35 +111,3 @@ def _check_density(density: Tensor, mask: Tensor | None) -> None:
     if not bool(good.all()):
         wrong = (density if mask is None else density.expand(mask.shape))[~good]
         raise ValueError(f"density must be above 0 and finite where a sample was seen, got {float(wrong[0])}")
-
-
-def weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
-    """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
-    first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
-    return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
-
-
-def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step (chapter 2, 5.5).
-
-    The window reaches one training step to each side. At the ends of the kernel it is truncated and renormalised, so a
-    constant kernel does not change.
-
-    Args:
-        kernel: (…, \*points) kernel.
-        steps: its sampling step along each axis; axes of step 1 and above are left alone.
-
-    >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
-    tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
-    """
-    for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
-        reach = min(round(1 / step), kernel.shape[axis] - 1)
-        if step >= 1 or reach < 1:
-            continue
-        offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
-        window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
-        lines = kernel.movedim(axis, -1)
-        flat = lines.reshape(-1, 1, lines.shape[-1])
-        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
-        kernel = blurred.view(lines.shape).movedim(-1, axis)
-    return kernel

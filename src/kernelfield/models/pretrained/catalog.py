@@ -37,7 +37,7 @@ def list_weights(pattern: str = "*") -> list[str]:
 
 
 def find_weight(name: str) -> Path:
-    """Return the file of a weight, MODEL.TAG, or of a model's default: the one marked so, else the first by name.
+    """Return the file of a weight, MODEL.TAG, or of a model's default: the one that is marked, else the first by name.
 
     >>> find_weight("flextcn_2.mnist")
     Traceback (most recent call last):

@@ -79,16 +79,20 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
     return (_cached_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
 
 
-def has_hooks(module: nn.Module) -> bool:
-    """Return whether hooks of users wait for a call of a module: it must then be called, and called alone.
+def has_hooks(*modules: nn.Module | None) -> bool:
+    """Return whether users have registered hooks on one of the modules: it must then be called, and called alone.
 
     >>> module = torch.nn.Identity()
     >>> handle = module.register_forward_hook(print)
     >>> has_hooks(module)
     True
     """
-    forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
-    return bool(forward or module._backward_hooks or module._backward_pre_hooks)  # noqa: SLF001
+    for module in modules:
+        if module is not None:
+            forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
+            if forward or module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001
+                return True
+    return False
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:

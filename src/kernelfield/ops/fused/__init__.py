@@ -6,8 +6,11 @@ residual sum in one; batch statistics in one and the norm in another; likewise i
 kept for the backward pass, which recomputes the dropout mask.
 
 Layers call these functions and never ask which path runs: :mod:`kernelfield.ops.backend` decides it. The plain
-formulas of :mod:`.reference` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
+formulas of ``reference`` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
 for second derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
+
+This file has the operators. ``channel_map``, ``dropout``, ``synced_norm`` (statistics of all processes) and
+``folded_norm`` (groups) are their torch parts; ``triton/`` has the kernels.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from ..backend import use_triton
 from . import reference
 from .channel_map import map_channels, map_with_bias
 from .dropout import drop
+from .reference import mapped_offset
 
 __all__ = ["activate", "batch_norm", "drop", "linear", "map_channels", "mapped_offset", "norm_with_identity"]
 
@@ -98,15 +102,6 @@ def linear(
     if offset is not None:
         bias = mapped_offset(offset, weight, bias)
     return reference.activate(map_with_bias(x, weight, bias), None, activation, dropout, dropout_channels, residual)
-
-
-def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return W o + b for (in,) numbers o, an (out, in) matrix W and an (out,) bias b, outside of autocast.
-
-    >>> mapped_offset(torch.ones(2), torch.eye(2), torch.ones(2))
-    tensor([2., 2.])
-    """
-    return reference.mapped_offset(offset, weight, bias)
 
 
 @functools.cache

@@ -73,7 +73,11 @@ def kept_gelu_of_map(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tenso
 
 
 def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return W o + b; see :func:`kernelfield.ops.fused.mapped_offset`."""
+    """Return W o + b for (in,) numbers o, an (out, in) matrix W and an (out,) bias b, outside of autocast.
+
+    >>> mapped_offset(torch.ones(2), torch.eye(2), torch.ones(2))
+    tensor([2., 2.])
+    """
     if not torch.is_autocast_enabled(weight.device.type):
         return F.linear(offset.to(weight.dtype), weight, bias)
     with torch.autocast(weight.device.type, enabled=False):

@@ -1,4 +1,7 @@
-"""Rotation-equivariant NIN and ResNet-20 of chapter 7, after DREN, and their plain counterparts."""
+"""NIN and ResNet-20 of chapter 7 for CIFAR-10: rotation-equivariant, after DREN, and their plain counterparts.
+
+DREN for rotated MNIST is a configuration of :class:`~kernelfield.models.GCNN`, in :mod:`.gcnn`.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from ..layers.group import (
     make_projection_conv,
 )
 from .classifier import GroupClassifier
-from .gcnn import _conv_options, _residual_stages
+from .gcnn import conv_options, residual_stages
 from .registry import register
 
 if TYPE_CHECKING:
@@ -60,7 +63,7 @@ class GroupNIN(GroupClassifier):
     """
 
     @checked(channels=ListOf(Int(1), count=8), dropout=RATE)
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(
         self,
         in_channels: int = 3,
@@ -71,7 +74,7 @@ class GroupNIN(GroupClassifier):
         **options: Any,
     ) -> None:
         super().__init__()
-        options = _conv_options(**options)
+        options = conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], kernel_size=_SIZES[0], **options)
         self.convs = nn.ModuleList(
             make_group_conv(channels[i - 1], channels[i], kernel_size=_SIZES[i], **options) for i in range(1, 8)
@@ -93,9 +96,6 @@ class GroupNIN(GroupClassifier):
                 signal = self.pools[i // 3 - 1](signal).map(self.dropout)
             signal = conv(signal).map(F.relu)
         return signal
-
-    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        return self.last(features).flatten(2).mean(dim=2)
 
 
 class GroupResNetV1(GroupClassifier):
@@ -122,7 +122,7 @@ class GroupResNetV1(GroupClassifier):
     """
 
     @checked(channels=ListOf(Int(1)), blocks=Int(1, 10_000))
-    @with_arguments_of(_conv_options)
+    @with_arguments_of(conv_options)
     def __init__(
         self,
         in_channels: int = 3,
@@ -133,19 +133,16 @@ class GroupResNetV1(GroupClassifier):
         **options: Any,
     ) -> None:
         super().__init__()
-        options = _conv_options(**options)
+        options = conv_options(**options)
         self.lift = make_lifting_conv(in_channels, channels[0], **options)
         self.norm = GroupBatchNorm(channels[0])
-        self.blocks = _residual_stages(_Block, channels, blocks, **options)
+        self.blocks = residual_stages(_Block, channels, blocks, **options)
         make_last = functools.partial(make_projection_conv, kernel_size=1, **options)
         self._set_classifier(make_last, channels[-1], out_channels, "mean")
 
     def forward_features(self, x: Tensor) -> GroupSignal:
         """Return the features of the last block, a signal on the group."""
         return self.blocks(self.norm(self.lift(x)).map(F.relu))
-
-    def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        return self.last(features).flatten(2).mean(dim=2)
 
 
 class _Block(nn.Module):
