@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from kernelfield.experiments import loop_state
 from kernelfield.experiments.checkpoint import CheckpointMismatch, latest_checkpoint, read_checkpoint
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.loop import Loop, NonFiniteLoss, Progress
@@ -259,3 +260,74 @@ def test_results_are_plain_json(tmp_path: Path) -> None:
     assert json.loads((run.folder / "result.json").read_text())["machine"]["torch"] == torch.__version__
     for path in run.checkpoints.iterdir():
         assert {p.name for p in path.iterdir()} == {"tensors.safetensors", "values.json", "sha256.txt"}
+
+
+def small_loop(folder: Path | None = None, **settings: Any) -> Loop:
+    """Return a loop of a linear network over the small data."""
+    recipe, data = small_recipe("schedule.warmup=0"), small_data()
+    task = make_task(recipe, Linear())
+    return Loop(task, data.train, data.validation, replace(recipe.training, **settings), folder=folder)
+
+
+def test_the_training_loss_of_an_epoch_does_not_depend_on_the_reports() -> None:
+    losses = []
+    for every in (1, 4, 1000):
+        torch.manual_seed(0)
+        rows = small_loop(log_every=every, evaluate_every=2, epochs=4).run().rows
+        losses.append([row["train_loss"] for row in rows])
+    assert len(losses[0]) == 2
+    assert losses[1:] == [pytest.approx(losses[0])] * 2
+
+
+def test_the_end_of_an_epoch_without_evaluation_has_its_checkpoint(tmp_path: Path) -> None:
+    loop = small_loop(tmp_path, epochs=4, evaluate_every=4, checkpoint_every=6)  # an epoch has 6 steps
+    found = []
+    for _ in loop.steps():
+        path = latest_checkpoint(tmp_path)
+        found.append(0 if path is None else int(path.name.partition("-")[2]))
+    assert found[5:7] == [6, 6]
+    assert found[12] == 12
+
+
+def test_the_best_network_outlives_a_kill_between_two_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last state on disk and the best network on disk belong together."""
+    write = loop_state.write_checkpoint
+
+    def killed(folder: Path, name: str, *rest: Any) -> Path:
+        if name == "step-00000012":  # the second epoch, whose network was the best and has been written
+            raise Killed
+        return write(folder, name, *rest)
+
+    torch.manual_seed(0)
+    loop = small_loop(tmp_path, checkpoint_every=1000)
+    monkeypatch.setattr(loop_state, "write_checkpoint", killed)
+    with pytest.raises(Killed):
+        loop.run()
+    assert loop.state.best_step == 12
+    again = small_loop(tmp_path, checkpoint_every=1000)
+    assert again.resume()
+    best = latest_checkpoint(tmp_path, "best")
+    assert best is not None
+    assert int(best.name.partition("-")[2]) == again.state.best_step == 6
+
+
+def test_an_average_of_no_epochs_is_that_of_the_evaluated_weights() -> None:
+    loop = small_loop(epochs=10, ema=0.5, select="average", average_last=1)
+    steps = loop.steps()
+    for _ in range(3):
+        next(steps)
+    assert loop.average is not None
+    wanted = loop.average.shadow["linear.weight"].clone()
+    loop.average_last()  # as after a training that has stopped early
+    assert loop.average.shadow["linear.weight"].equal(wanted)
+
+
+@pytest.mark.parametrize(("epochs", "kept"), [(2, 2), (3, 0), (20, 0)])
+def test_a_longer_training_does_not_average_the_last_epochs_of_the_shorter(
+    tmp_path: Path, epochs: int, kept: int
+) -> None:
+    small_loop(tmp_path, epochs=2, select="average", average_last=2).run()
+    again = small_loop(tmp_path, epochs=epochs, select="average", average_last=2)
+    again.resume()
+    assert again.tail is not None
+    assert again.tail.steps == kept

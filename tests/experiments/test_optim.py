@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from kernelfield import CCNN, create_model
+from kernelfield import CCNN, CKCNN, create_model
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.loop import Loop
-from kernelfield.experiments.optim import LearningRate, make_optimizer, parameter_groups, parameter_kinds
+from kernelfield.experiments.optim import Average, LearningRate, make_optimizer, parameter_groups, parameter_kinds
 from kernelfield.experiments.recipe import Optimizer, Schedule, recipe_from, with_settings
 from kernelfield.experiments.run import make_network, make_task
 from kernelfield.groups import SO2, Cyclic
@@ -249,3 +249,16 @@ def test_a_plateau_of_a_training_metric(tmp_path: Path) -> None:
     )
     run = fit(recipe, tmp_path / "run", data=small_data(), report=False)
     assert all(0 <= row["train_accuracy"] <= 1 for row in run.read_rows("metrics.csv"))
+
+
+def test_an_average_leaves_shared_weights_as_they_were() -> None:
+    """A language model has one weight under two names, in its embedding and in its readout."""
+    network = CKCNN(4, 5, size=8, channels=(4, 4), vocabulary=5, readout="dense")
+    average = Average(network, 0.5)
+    with torch.no_grad():
+        network.embedding.weight.add_(1)
+    average.update()
+    before = network.embedding.weight.clone()
+    with average:
+        assert not network.embedding.weight.equal(before)
+    assert network.embedding.weight.equal(before)

@@ -187,10 +187,11 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
 def _chosen_by(loop: Loop, metric: str) -> str:
     select = loop.settings.select
     if select == "average":
-        return f"mean of the weights of the last {loop.settings.average_last} evaluated epochs"
-    if select == "best" and loop.validation is not None:
+        count = loop.settings.average_last if loop.tail is None else loop.tail.steps
+        return f"mean of the weights of the last {count} evaluated epochs"
+    if select == "best" and loop.state.best_step:
         return f"validation {metric}"
-    return "last epoch" if select == "last" else "last epoch, without validation data"
+    return "last epoch" if select == "last" else "last epoch, without a validation score"
 
 
 def _epochs(

@@ -156,7 +156,8 @@ class Loop:
     def _after_step(self) -> None:
         """Report, write a checkpoint, or stop, if this is due."""
         state, settings = self.state, self.settings
-        last = state.position == self.per_epoch  # the end of an epoch is reported and saved after its evaluation
+        # The end of an evaluated epoch is reported and saved after its evaluation.
+        last = state.position == self.per_epoch and self._is_evaluated(state.epoch + 1)
         if state.step - self._clock.first_step == min(FIRST_REPORT, self.total):
             self._report_time()
         if state.step % settings.log_every == 0 and not last:
@@ -239,6 +240,8 @@ class Loop:
         if first >= 0:
             self.stop_at(int(first))
         self.losses[:2] = 0
+        self.state.loss_sum += total
+        self.state.loss_count += int(count)
         return total / count if count else float("nan")
 
     def stop_at(self, step: int) -> None:
@@ -253,14 +256,15 @@ class Loop:
         state, settings = self.state, self.settings
         state.position = 0
         state.epoch += 1
-        if state.epoch % settings.evaluate_every and state.epoch < settings.epochs:
+        if not self._is_evaluated(state.epoch):
             return
-        loss = self._read_losses()
+        recent = self._read_losses()
         yield from self._reestimation()
         metrics = {} if self.validation is None else (yield from self._evaluation(self.validation))
         state.seconds = self._clock.seconds
         row = {"epoch": state.epoch, "step": state.step, "seconds": round(state.seconds, 2)}
-        row |= {"lr": self.lr, "train_loss": loss}
+        row |= {"lr": self.lr, "train_loss": state.loss_sum / state.loss_count}
+        state.loss_sum, state.loss_count = 0.0, 0
         row |= {f"val_{name}": value for name, value in metrics.items()}
         if self.rate.needs == "train":
             scores = yield from self._evaluation(self.train)
@@ -269,12 +273,9 @@ class Loop:
         sizes = mask_sizes(self.task.network)
         if sizes:
             state.masks.append({"epoch": float(state.epoch), **sizes})
-        if self.tail is not None and self._evaluations_left() < settings.average_last:
-            if self._evaluations_left() == settings.average_last - 1:
-                self.tail.steps = 0  # forget epochs of an earlier, shorter training
-            with self.average or contextlib.nullcontext():
-                self.tail.update()
-        self._report(loss, metrics)
+        if self.tail is not None and self.evaluations_left() < settings.average_last:
+            self._add_to_tail(self.tail)
+        self._report(recent, metrics)
         if metrics and self.task.metric not in metrics:
             raise ValueError(f"metric must be one of {', '.join(metrics)}, got {self.task.metric!r}")
         self.rate.observe(row)
@@ -286,10 +287,19 @@ class Loop:
             state.waited += settings.evaluate_every
         self.save()
 
-    def _evaluations_left(self) -> int:
-        """Return the number of later epochs that will be evaluated; the last epoch always is."""
+    def _is_evaluated(self, epoch: int) -> bool:
+        """Return whether the network is evaluated after this number of epochs; after the last one it always is."""
+        return epoch % self.settings.evaluate_every == 0 or epoch >= self.settings.epochs
+
+    def evaluations_left(self) -> int:
+        """Return the number of later epochs that will be evaluated."""
         every, epochs = self.settings.evaluate_every, self.settings.epochs
         return -(-epochs // every) - -(-self.state.epoch // every)
+
+    def _add_to_tail(self, tail: Average) -> None:
+        """Add the weights that are evaluated to the mean of the last epochs."""
+        with self.average or contextlib.nullcontext():
+            tail.update()
 
     def average_last(self) -> dict[str, float] | None:
         """Load the mean of the last epochs' weights into the network, write it as a checkpoint, and validate it.
@@ -300,7 +310,7 @@ class Loop:
         if self.tail is None:
             return None
         if not self.tail.steps:  # stopped early
-            self.tail.update()
+            self._add_to_tail(self.tail)
         self.average = self.tail  # replaces the weights in evaluation, re-estimation and checkpoints
         exhaust(self._reestimation())
         save_weights(self, "average")

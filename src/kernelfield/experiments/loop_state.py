@@ -67,6 +67,8 @@ class State:
         best_step: step of the best validation score.
         best_loss: validation loss at that step, which breaks ties.
         waited: epochs since the best validation score.
+        loss_sum: sum of the losses since the last evaluated epoch that the host has read.
+        loss_count: number of these losses.
         rows: metrics of each evaluated epoch.
         masks: mask sizes after each evaluated epoch.
     """
@@ -79,6 +81,8 @@ class State:
     best_step: int = 0
     best_loss: float | None = None
     waited: int = 0
+    loss_sum: float = 0.0
+    loss_count: int = 0
     rows: list[dict[str, float]] = field(default_factory=list)
     masks: list[dict[str, float]] = field(default_factory=list)
 
@@ -130,11 +134,16 @@ def save_loop(loop: Loop) -> None:
     values["learning_rates"] = [group["initial_lr"] for group in loop.optimizer.param_groups]
     if loop.fabric.global_rank == 0:
         write_checkpoint(loop.folder, f"step-{state.step:08d}", tensors, values)
-        remove_checkpoints(loop.folder, "step", keep=1)
+        for kind in ("step", "best"):
+            remove_checkpoints(loop.folder, kind, keep=1)
 
 
 def save_weights(loop: Loop, kind: str) -> None:
-    """Write the evaluated weights as the checkpoint ``kind-STEP``, and remove the previous one of this kind."""
+    """Write the evaluated weights as the checkpoint ``kind-STEP``.
+
+    The previous best checkpoint stays until :func:`save_loop` has written a state that knows of the new one. A loop
+    that is killed in between resumes from the previous state, to which the previous best checkpoint belongs.
+    """
     if loop.folder is None or not (loop.sharded or loop.fabric.global_rank == 0):
         return
     with loop.average or contextlib.nullcontext():
@@ -143,7 +152,8 @@ def save_weights(loop: Loop, kind: str) -> None:
             state = {"step": loop.state.step, "epoch": loop.state.epoch, "best": loop.state.best}
             values = {"state": state, "recipe": loop.name}
             write_checkpoint(loop.folder, f"{kind}-{loop.state.step:08d}", tensors, values)
-            remove_checkpoints(loop.folder, kind, keep=1)
+            if kind != "best":
+                remove_checkpoints(loop.folder, kind, keep=1)
 
 
 def resume_loop(loop: Loop) -> bool:
@@ -173,6 +183,8 @@ def resume_loop(loop: Loop) -> bool:
             average.shadow[name].copy_(value)
     loop.lr = values.get("lr", 0.0)
     loop.state = State(**values["state"])
+    if loop.tail is not None and loop.tail.steps > max(0, loop.settings.average_last - loop.evaluations_left()):
+        loop.tail.steps = 0  # forget the last epochs of a shorter training, which are no longer the last ones
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)
     _restore_group_tensors(loop, tensors)

@@ -294,10 +294,11 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
+        # All are copied before one is replaced: two names may share a tensor, such as that of an embedding.
+        kept = {name: tensor.detach().clone() for name, tensor in self._live}
         for name, tensor in self._live:
-            kept = tensor.detach().clone()
             tensor.copy_(self.shadow[name])
-            self.shadow[name] = kept
+        self.shadow = kept
 
     def __enter__(self) -> Average:
         """Use the average as the weights until the end of the ``with`` block."""
