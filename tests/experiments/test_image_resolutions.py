@@ -12,7 +12,7 @@ from kernelfield.data.base import Data, Split
 from kernelfield.data.transforms.resize import resize
 from kernelfield.experiments import fit, with_settings
 from kernelfield.experiments.finished_run import run_test
-from kernelfield.experiments.robustness import at_step, run_tests
+from kernelfield.experiments.robustness import at_step, run_tests, with_rotation
 from kernelfield.experiments.task import Task
 
 from .helpers import small_recipe
@@ -83,3 +83,14 @@ def _flat(values: Any, name: str = "") -> dict[str, Any]:
     if not isinstance(values, dict):
         return {name: values}
     return {k: v for key, value in values.items() for k, v in _flat(value, f"{name} {key}").items()}
+
+
+def test_rotations_are_refused_if_the_targets_or_masks_would_not_turn() -> None:
+    images = torch.randn(2, 1, 6, 6)
+    turned = with_rotation(Split(images, torch.zeros(2).long()), 90).batch(slice(None))
+    torch.testing.assert_close(turned.inputs, images.rot90(1, (-2, -1)), atol=1e-5, rtol=0)
+    with pytest.raises(ValueError, match="turn must be 0"):
+        with_rotation(Split(images, torch.zeros(2, 6, 6).long()), 90)
+    seen = torch.rand(2, 6, 6) > 0.5
+    with pytest.raises(ValueError, match="turn must be 0"):
+        with_rotation(Split(images, torch.zeros(2).long(), mask=seen), 90).batch(slice(None))

@@ -106,3 +106,22 @@ def test_memory_does_not_grow_with_batches(task: str) -> None:
         sizes.append(held())
     assert len(set(sizes)) == 1
     assert meter._scores == []
+
+
+def test_a_relative_error_does_not_depend_on_the_scale_of_the_target() -> None:
+    raw, error = torch.randn(4, 1, 9).double() + 3, 0.1 * torch.randn(4, 1, 9).double()
+    scale = TargetScale.of(raw)
+    plain, scaled = Meter("dense-regression", 1), Meter("dense-regression", 1)
+    plain.update(raw + error, batch(raw))
+    scaled.update(scale.normal(raw + error), batch(scale.normal(raw), scale=scale))
+    found, wanted = scaled.compute(), plain.compute()
+    assert {name: found[name] for name in ("mse", "l2")} == {
+        name: pytest.approx(wanted[name], rel=1e-4) for name in ("mse", "l2")
+    }
+
+
+def test_two_classes_of_pixels_with_outputs_that_are_not_finite() -> None:
+    meter = Meter("segmentation", 2)
+    meter.update(torch.full((1, 2, 4), math.nan), batch(torch.zeros(1, 4, dtype=torch.long)))
+    assert int(meter.nonfinite) == 1
+    assert all(math.isnan(value) for value in meter.compute().values())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import subprocess
@@ -15,6 +16,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kernelfield.cli import WRONG, app
+from kernelfield.experiments.combine import combine_results
 from kernelfield.experiments.comparison import (
     by_validation,
     compare_runs,
@@ -24,7 +26,7 @@ from kernelfield.experiments.comparison import (
 )
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.seeds import fit_seeds
-from kernelfield.experiments.sweep import Range, grid, read_over, sweep
+from kernelfield.experiments.sweep import Range, _score, grid, read_over, sweep
 
 from .helpers import small_data, small_recipe
 
@@ -223,3 +225,41 @@ class TestCommands:
         found = CliRunner().invoke(app, ["sweep", "digits", "--over", "optimizer.lr"])
         assert found.exit_code == WRONG
         assert "--over" in found.output
+
+
+def test_a_score_that_is_not_a_number_is_never_the_best(complete: Any) -> None:
+    runs = complete.compared()
+    lost = replace(runs[0], result={**runs[0].result, "chosen": {"validation": {"accuracy": float("nan")}}})
+    for order in ([lost, *runs[1:]], [*runs[1:], lost], [runs[1], lost, *runs[2:]]):
+        assert by_validation(order)[-1] is lost
+
+
+def test_a_sampler_passes_over_scores_that_are_not_numbers() -> None:
+    done: dict[str, Any] = {"status": "done", "chosen": {"validation": {"auc": None, "loss": 0.5}}}
+    assert _score(done, "auc") is None
+    assert _score(done, "loss") == 0.5
+    with pytest.raises(ValueError, match=r"data\.validation"):
+        _score(done, "accuracy")
+
+
+def test_ends_of_ranges_are_checked_before_any_training(tmp_path: Path) -> None:
+    over = read_over(["training.label_smoothing=0:3"])
+    with pytest.raises(ValueError, match="label_smoothing"):
+        sweep(small_recipe(), tmp_path / "s", over, sampler="random", trials=2, data=small_data())
+    assert not (tmp_path / "s").exists()
+
+
+def test_seeds_may_lack_a_test_or_a_score() -> None:
+    """A metric is not a number if a class is missing; a network may refuse a changed input."""
+    first = {
+        "status": "done",
+        "seconds": 1.0,
+        "metrics": {"test": {"auc": None, "loss": 1.0}, "step 2.0": {"auc": 0.5}},
+    }
+    second = {"status": "done", "seconds": 1.0, "metrics": {"test": {"auc": 0.5, "loss": 2.0}}}
+    for kind in ("seeds", "folds"):
+        found = combine_results({0: first, 1: second}, kind)
+        assert list(found["metrics"]) == list(found["deviation"]) == ["test"]
+        assert found["metrics"]["test"]["loss"] == 1.5
+        assert math.isnan(found["metrics"]["test"]["auc"])
+        assert math.isnan(found["deviation"]["test"]["auc"])

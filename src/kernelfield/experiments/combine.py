@@ -38,7 +38,9 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
     if failed is not None:
         return failed
     results = list(each.values())
-    spread = statistics.stdev if kind == "seeds" and len(results) > 1 else statistics.pstdev
+    spread = functools.partial(
+        _deviation, statistics.stdev if kind == "seeds" and len(results) > 1 else statistics.pstdev
+    )
     combined = {
         **results[0],
         "metrics": _over([r["metrics"] for r in results], statistics.fmean),
@@ -57,12 +59,19 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
 def _over(
     tables: list[dict[str, dict[str, float]]], summary: Callable[[list[float]], float] = statistics.fmean
 ) -> dict[str, dict[str, float]]:
-    """Apply a summary to each number that all tables have."""
+    """Apply a summary to each number that all tables have; a test that one run has skipped is left out."""
     found: dict[str, dict[str, float]] = {}
     for name, values in tables[0].items():
-        keys = [key for key in values if all(key in table.get(name, {}) for table in tables)]
+        if not all(name in table for table in tables):
+            continue
+        keys = [key for key in values if all(key in table[name] for table in tables)]
         found[name] = {key: summary([_number(table[name][key]) for table in tables]) for key in keys}
     return found
+
+
+def _deviation(of: Callable[[list[float]], float], values: list[float]) -> float:
+    """Return a standard deviation; NaN if a value is, for which the functions of ``statistics`` raise."""
+    return math.nan if any(map(math.isnan, values)) else of(values)
 
 
 def _number(value: float | None) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -134,7 +135,7 @@ def by_validation(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
 
     def key(run: ComparedRun) -> tuple[bool, float]:
         score = run.validation
-        if score is None:
+        if score is None or math.isnan(score):
             return True, 0.0
         return False, -score if is_better(run.metric, 1.0, 0.0) else score
 

@@ -222,7 +222,7 @@ class Meter:
             target, seen = scored(target, batch)
         errors = prediction.double() - target
         if batch.scale is not None:
-            errors = batch.scale.stretched(errors)
+            errors, target = batch.scale.stretched(errors), batch.scale.undo(target)
         seen = torch.ones_like(errors) if seen is None else seen
         self._means["mse"].update(errors.square(), seen)
         self._means["mae"].update(errors.abs(), seen)
@@ -251,7 +251,7 @@ class Meter:
         if self.bins.numel():
             # torchmetrics compares every pixel with every threshold; a histogram costs one addition per pixel.
             chance = prediction.float().softmax(dim=1)[:, 1].flatten()
-            index = (chance * _BINS).long().clamp(max=_BINS - 1) + _BINS * target.clamp(min=0)
+            index = (chance * _BINS).long().clamp(0, _BINS - 1) + _BINS * target.clamp(min=0)
             self.bins.scatter_add_(0, index, counts)
         return counts.sum()
 

@@ -12,7 +12,7 @@ from .run_files import read_json
 __all__ = ["compare", "result_lines", "results_table", "shown"]
 
 #: metrics between 0 and 1, shown in percent
-SHARES = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "map")
+SHARES = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "auc_clip", "map", "map_clip")
 COLUMNS = (
     *("chapter", "experiment", "recipe", "metric", "published", "ours"),
     *("size", "epochs", "seed", "time", "machine", "remarks"),

@@ -211,13 +211,17 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
 
 @checked(degrees=FINITE)
 def with_rotation(split: Split, degrees: float) -> Split:
-    """Return the split with its images rotated counterclockwise."""
+    """Return the split with its images rotated counterclockwise; a target per position or a mask is refused."""
     from ..data.transforms.rotate import rotate  # noqa: PLC0415
 
-    if split.inputs.dim() != 4:
+    if split.inputs.dim() != 4 or split.coords is not None:
         raise ValueError(f"turn must be 0 for data other than images, got {degrees}")
+    if split.target.dim() > 2:
+        raise ValueError(f"turn must be 0 for images with a target per pixel, which would not turn, got {degrees}")
 
     def change(batch: Batch) -> Batch:
+        if batch.mask is not None:
+            raise ValueError(f"turn must be 0 for images with missing pixels, got {degrees}")
         angles: Tensor = torch.full((len(batch),), math.radians(degrees), device=batch.inputs.device)
         return replace(batch, inputs=rotate(batch.inputs, angles))
 

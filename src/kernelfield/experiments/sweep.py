@@ -29,7 +29,7 @@ from .run_files import read_json, write_json
 from .seeds import seed_recipes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lightning.fabric import Fabric
 
@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["SAMPLERS", "Range", "Sweep", "grid", "read_over", "sweep"]
 
 SAMPLERS = ("grid", "tpe", "random")
+#: largest number of combinations that are checked before the first training of a sampler
+_MOST_CHECKED = 10_000
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,16 @@ def grid(over: Choices) -> list[list[str]]:
     ranges = [key for key, values in over.items() if isinstance(values, Range)]
     if ranges:
         raise ValueError(f"--over must list values for a grid, got a range for {', '.join(ranges)}; see --sampler")
-    values = [[f"{key}={value}" for value in choices] for key, choices in over.items() if isinstance(choices, list)]
-    return [list(point) for point in itertools.product(*values)]
+    return list(_combinations(over))
+
+
+def _combinations(over: Choices) -> Iterator[list[str]]:
+    """Return all combinations of values, and of both ends of each range."""
+    values = [
+        [f"{key}={value}" for value in (choices if isinstance(choices, list) else (choices.low, choices.high))]
+        for key, choices in over.items()
+    ]
+    return map(list, itertools.product(*values))
 
 
 @dataclass(frozen=True)
@@ -194,6 +204,9 @@ def sweep(
         "sampler": sampler,
         "seeds": seeds,
     }
+    # All settings, or the ends of their ranges, are checked before the first training.
+    for point in grid(over) if sampler == "grid" else itertools.islice(_combinations(over), _MOST_CHECKED):
+        with_settings(recipe, point)
     folder = Path(out)
     record = _begin(folder, plan)
     fabric = make_fabric() if fabric is None else fabric
@@ -205,9 +218,6 @@ def sweep(
 
     if sampler == "grid":
         record["trials"] = grid(over)
-        # All settings are checked before the first training.
-        for point in record["trials"]:
-            with_settings(recipe, point)
         write_json(folder / "sweep.json", record)
         train(range(len(record["trials"])))
     else:
@@ -293,10 +303,11 @@ def _train(
 
 
 def _score(result: dict[str, Any], metric: str) -> float | None:
-    """Return the validation score of a trial; None if it failed."""
+    """Return the validation score of a trial; None if it failed or has a score that is not a number."""
     if result["status"] != "done":
         return None
-    score = (result.get("chosen", {}).get("validation") or {}).get(metric)
-    if score is None:
+    scores = result.get("chosen", {}).get("validation") or {}
+    if metric not in scores:
         raise ValueError("data.validation must leave validation data for the sampler, got none")
-    return float(score)
+    score = scores[metric]  # null in the file of a result is not a number
+    return None if score is None or math.isnan(score) else float(score)
