@@ -270,3 +270,49 @@ def test_monotonicity_compares_layers() -> None:
         for distribution in network.distributions():
             distribution.parts[1].width.fill_(0.25)
     assert float(penalty(network).detach()) == 0
+
+
+class Recorded(Task):
+    """A task that records the losses of its steps and what its plateau schedule observes."""
+
+    losses: list[float]
+    observed: list[float]
+
+    def training_step(self, batch: Any, batch_idx: int = 0) -> torch.Tensor:
+        loss = super().training_step(batch, batch_idx)
+        self.losses.append(float(loss.detach()))
+        return loss
+
+    def lr_scheduler_step(self, scheduler: Any, metric: Any) -> None:
+        self.observed.append(float(metric))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_plateau_in_the_trainer_watches_the_mean_loss_of_an_epoch(tmp_path: Any) -> None:
+    data = small_data(16)
+    task = Recorded(net(), out_channels=3, schedule=Schedule("plateau", monitor="loss", split="train"))
+    task.losses, task.observed = [], []
+    quiet_trainer(tmp_path, epochs=1).fit(task, torch.utils.data.DataLoader(Batches(data.train, 4), batch_size=None))
+    assert len(set(task.losses)) == 4
+    assert task.observed == [pytest.approx(sum(task.losses) / 4, rel=1e-5)]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_schedules_know_the_length_of_the_trainer(tmp_path: Any) -> None:
+    data = small_data(16)
+    loader = torch.utils.data.DataLoader(Batches(data.train, 4), batch_size=None)
+    silent = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
+
+    def fit(schedule: Schedule, **length: int) -> Task:
+        task = Task(net(), out_channels=3, schedule=schedule)
+        Trainer(accelerator="cpu", devices=1, default_root_dir=tmp_path, **length, **silent).fit(task, loader)
+        return task
+
+    by_steps = fit(Schedule("cosine", warmup=1), max_steps=6, max_epochs=-1)
+    assert (by_steps.steps_per_epoch, by_steps.epochs) == (4, 2)
+    by_epochs = fit(Schedule("cosine", warmup=1), max_epochs=2)
+    assert (by_epochs.steps_per_epoch, by_epochs.epochs) == (4, 2)
+    with pytest.raises(ValueError, match="max_epochs"):
+        fit(Schedule("cosine"), max_epochs=-1)
+    with pytest.raises(ValueError, match=r"schedule\.warmup"):
+        fit(Schedule("plateau", monitor="loss", split="train", warmup=1), max_epochs=1)

@@ -145,7 +145,9 @@ class Task(LightningModule):
             for weight, penalty, arguments in self.penalties:
                 loss = loss + weight * penalty(self.network, **arguments)
         if self._trainer is not None:
-            self.log("train_loss", loss.detach(), batch_size=len(batch))
+            # A plateau watches the mean over an epoch; the Trainer would pass on the last batch's loss.
+            averaged = self.schedule_settings.name == "plateau"
+            self.log("train_loss", loss.detach(), on_step=True, on_epoch=averaged, batch_size=len(batch))
         return loss
 
     def meter(self, device: torch.device | str | None = None) -> Meter:
@@ -191,10 +193,11 @@ class Task(LightningModule):
         optimizer = make_optimizer(self.network, self.optimizer_settings)
         how = self.schedule_settings
         if self._trainer is not None:
-            self.epochs = max(1, self.trainer.max_epochs or 1)
-            self.steps_per_epoch = max(1, int(self.trainer.estimated_stepping_batches) // self.epochs)
+            self._take_length_of(self.trainer)
         rate = self.learning_rate()
         if how.name == "plateau":
+            if how.warmup:
+                raise ValueError(f"schedule.warmup must be 0 for 'plateau' in Lightning's Trainer, got {how.warmup}")
             if rate.needs == "train":
                 raise ValueError(f"schedule.monitor must be 'loss' for split='train' here, got {rate.monitor!r}")
             mode: Any = "min" if is_better(rate.monitor, 0, 1) else "max"
@@ -205,6 +208,19 @@ class Task(LightningModule):
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": plateau, "monitor": watched}}
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, rate.factor)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
+
+    def _take_length_of(self, trainer: Any) -> None:
+        """Set the length of the schedule to that of a Trainer, which counts epochs, steps or both."""
+        steps = trainer.estimated_stepping_batches
+        if math.isinf(steps):
+            if self.schedule_settings.name in ("cosine", "steps"):
+                name = self.schedule_settings.name
+                raise ValueError(f"max_epochs or max_steps of the Trainer must be given for schedule {name!r}, got -1")
+            return
+        trainer.fit_loop.setup_data()  # the Trainer counts batches later if it has max_steps alone
+        per_epoch = trainer.num_training_batches / trainer.accumulate_grad_batches  # infinite for a stream of batches
+        self.steps_per_epoch = max(1, int(min(math.ceil(per_epoch) if math.isfinite(per_epoch) else steps, steps)))
+        self.epochs = max(1, math.ceil(steps / self.steps_per_epoch))
 
     def _sampling(self, batch: Batch) -> dict[str, Any]:
         if self._takes is None:
