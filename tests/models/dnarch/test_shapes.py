@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode
 
+from kernelfield.masks import SigmoidMask
 from kernelfield.testing import assert_compiles
 from tests.models.dnarch.nets import SHAPES, build, convs, masks, moved, signal
 
@@ -32,6 +33,23 @@ def test_fixed_and_changing_shapes_agree(dim: int, size: Any, options: dict[str,
             rtol=1e-6,
             atol=1e-9,
         )
+
+
+@pytest.mark.parametrize("open_blocks", [0, 1, 2])
+def test_closed_blocks_are_skipped_with_their_norms(open_blocks: int) -> None:
+    """Norms at the end of blocks, with statistics of a trained network."""
+    nets = [build(1, 12, prenorm=False, fixed_shapes=fixed).double().eval() for fixed in (False, True)]
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        nets[0].depth.offset.fill_(SigmoidMask.offset_for(open_blocks / 4, nets[0].depth.temperature))
+        for name, statistics in nets[0].named_buffers():
+            if name.endswith(("running_mean", "running_var")):
+                statistics.copy_(torch.rand(statistics.shape, generator=generator) + 0.5)
+    nets[1].load_state_dict(nets[0].state_dict())
+    assert nets[0].architecture().depth == open_blocks
+    x = signal(1, 12, torch.float64)
+    torch.testing.assert_close(nets[1](x), nets[0](x), rtol=0, atol=1e-10)
+    torch.testing.assert_close(nets[0].materialize()(x), nets[0](x), rtol=0, atol=1e-10)
 
 
 def test_fixed_shapes_do_not_synchronise_with_the_device() -> None:

@@ -192,7 +192,10 @@ class CCNNBlock(nn.Module):
             if scale is not None:
                 branch = branch * scale
             y = add_to_first(branch, pieces if isinstance(self.shortcut, nn.Identity) else [self.shortcut(x)])
-        return y if self.prenorm else self.norm(y)
+        if self.prenorm:
+            return y
+        # A closed block, of scale 0, is skipped together with its norm where shapes may change. Here they do not.
+        return torch.where(scale > 0, self.norm(y), y) if isinstance(scale, Tensor) else self.norm(y)
 
     def continuous_layers(self) -> Sequence[ContinuousConv]:
         """Return the continuous convolution, whose kernel ``forward`` takes."""
