@@ -21,7 +21,7 @@ from kernelfield.experiments.evaluation import NonFiniteOutputs, evaluate
 from kernelfield.experiments.metrics import Meter
 from kernelfield.experiments.recipe import recipe_from
 from kernelfield.experiments.run import Run, make_network, make_task
-from kernelfield.experiments.run_files import FolderLock, read_json
+from kernelfield.experiments.run_files import FolderLock, read_json, write_json
 from tests.experiments.helpers import small_data, small_recipe, weights
 
 if TYPE_CHECKING:
@@ -191,3 +191,14 @@ def test_a_checkpoint_that_was_being_replaced_comes_back(tmp_path: Path) -> None
     restore_replaced(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
     assert read_checkpoint(path)[1]["n"] == 2
+
+
+def test_scores_that_are_not_numbers_are_read_as_such(tmp_path: Path) -> None:
+    lost = {"auc": float("nan")}
+    epoch = {"epoch": 1, "validation": lost, "test": lost}
+    result = {"status": "done", "metrics": {"test": lost}, "chosen": epoch, "best": epoch, "last": epoch}
+    write_json(tmp_path / "result.json", result)
+    found = Run(tmp_path).result()
+    scores = [found["metrics"]["test"], *(found[kind]["test"] for kind in ("chosen", "best", "last"))]
+    assert all(np.isnan(score["auc"]) for score in scores)
+    assert found["chosen"]["epoch"] == 1

@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 from torch import nn
 
 from kernelfield.data.base import Data, Split, TargetScale
 from kernelfield.data.transforms.batch import ScaleTarget
 from kernelfield.experiments import finish
 from kernelfield.experiments.finish import worst_samples
+from kernelfield.experiments.progress import summary
 from kernelfield.experiments.run import Run, make_network, make_task
 from kernelfield.experiments.task import Task
 from kernelfield.viz.figures import plot_samples
-from kernelfield.viz.report import _curves
+from kernelfield.viz.report import _changes, _curves, _robustness
 from tests.experiments.helpers import small_data, small_recipe
 
 if TYPE_CHECKING:
@@ -90,3 +92,16 @@ def test_each_metric_has_an_axis_of_its_own() -> None:
     _curves(figure, [row, {**row, "epoch": 2.0}])
     labels = [axes.get_ylabel() for axes in figure.axes if axes.axison]
     assert labels == ["loss", "validation accuracy", "validation auc"]
+
+
+def test_tests_on_other_data_have_any_name() -> None:
+    """They are rows of the table, and not points of a curve over steps or speeds."""
+    metrics = {name: {"accuracy": 0.5} for name in ("test", "step 2.0", "speed 0.5", "step one", "other rooms", "x2")}
+    result = {"metric": "accuracy", "metrics": metrics, "parameters": 1, "epochs": 1, "seconds": 1.0}
+    assert _changes(result) == {"step": [(2.0, 0.5)], "speed": [(0.5, 0.5)]}
+    figure = Figure()
+    _robustness(figure, result)
+    assert [sorted(axes.lines[0].get_xdata()) for axes in figure.axes] == [[1.0, 2.0], [0.5, 1.0]]
+    lines = summary(result)
+    assert any(line.startswith("other rooms") for line in lines)
+    assert any(line.startswith("step one") for line in lines)

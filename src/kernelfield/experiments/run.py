@@ -147,8 +147,11 @@ class Run:
     def result(self) -> dict[str, Any]:
         """Return the result of the training; a metric that is null in the file is NaN."""
         result = read_json(self.path("result.json"))
-        for metrics in result.get("metrics", {}).values():
-            metrics.update({name: math.nan for name, value in metrics.items() if value is None})
+        epochs = (result.get(name) or {} for name in ("chosen", "best", "last"))
+        for scores in (result.get("metrics", {}), *epochs):
+            for metrics in scores.values():
+                if isinstance(metrics, dict):
+                    metrics.update({name: math.nan for name, value in metrics.items() if value is None})
         return result
 
     def _result(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import base64
 import html
 import io
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -163,25 +164,33 @@ def _curves(figure: Any, rows: list[dict[str, float]]) -> None:
         axes.set_axis_off()
 
 
+#: kinds of changed test samples: the value that changes nothing, and the label of an axis
+_KINDS = {
+    "step": (1.0, "sampling step"),
+    "drop": (0.0, "share of missing positions"),
+    "turn": (0.0, "rotation in degrees"),
+    "speed": (1.0, "speed"),
+}
+_CHANGE = re.compile(rf"({'|'.join(_KINDS)}) (-?[0-9.]+(?:e[-+]?[0-9]+)?)")
+
+
 def _changes(result: dict[str, Any]) -> dict[str, list[tuple[float, float]]]:
-    """Return (value, metric) pairs by kind, from names such as "step 2.0"."""
+    """Return (value, metric) pairs by kind, from names such as "step 2.0"; tests on other data have other names."""
     kinds: dict[str, list[tuple[float, float]]] = {}
     for name, values in result["metrics"].items():
-        kind, _, number = name.partition(" ")
-        if number:
-            kinds.setdefault(kind, []).append((float(number), values[result["metric"]]))
+        if found := _CHANGE.fullmatch(name):
+            kinds.setdefault(found[1], []).append((float(found[2]), values[result["metric"]]))
     return kinds
 
 
 def _robustness(figure: Any, result: dict[str, Any]) -> None:
     metric, found = result["metric"], result["metrics"]
     kinds = _changes(result)
-    unchanged = {"step": 1.0, "drop": 0.0, "turn": 0.0}
-    labels = {"step": "sampling step", "drop": "share of missing positions", "turn": "rotation in degrees"}
     for axes, (kind, pairs) in zip(figure.subplots(1, len(kinds), squeeze=False)[0], kinds.items(), strict=True):
-        points = sorted([*pairs, (unchanged.get(kind, 0.0), found["test"][metric])])
+        unchanged, label = _KINDS[kind]
+        points = sorted([*pairs, (unchanged, found["test"][metric])])
         axes.plot(*zip(*points, strict=True), "o-")
-        axes.set_xlabel(labels.get(kind, kind))
+        axes.set_xlabel(label)
         axes.set_ylabel(metric)
         axes.grid(alpha=0.3)
 
