@@ -211,3 +211,16 @@ def test_a_masked_spectrum_is_a_convolution_in_space_and_every_nth_sample(old: i
     torch.testing.assert_close(found, expected)
     (ours,), (theirs,) = (torch.autograd.grad((y * x[..., :new]).sum(), mask) for y in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_a_window_used_twice_has_the_same_gradient_for_a_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["kernelfield.ops.resample"], "MATRIX_UP_TO", 0)
+    x = torch.randn(2, 9, dtype=torch.float64)
+    window = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    found = [
+        torch.autograd.grad(
+            resample(resample(x, 8, window=[window]), 9, window=[window]).square().sum(), window, create_graph=again
+        )
+        for again in (False, True)
+    ]
+    torch.testing.assert_close(found[0], found[1])
