@@ -27,6 +27,7 @@ from .._object_kinds import Instance, TensorOf
 from ..fields.splines import cardinal_bspline
 from .conv import conv
 from .conv.cost import Work, seconds
+from .conv.measured import on_change
 from .conv.shape import centres, is_symbolic
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class Dilated(NamedTuple):
 
     @property
     def radius(self) -> int:
-        """Number of samples on either side at which one dilated spline is not zero."""
+        """Number of samples on either side at which one dilated spline may differ from zero."""
+        if self.order == 0:  # a box, which holds its upper end
+            return self.dilation // 2
         return math.ceil((self.order + 1) / 2 * self.dilation) - 1
 
     def basis(self) -> Tensor:
@@ -258,3 +261,4 @@ def _cheapest_paths(
 
 #: the cached form, a separate function because a compiler does not trace through caches
 _known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)
+on_change(_known_paths.cache_clear)
