@@ -113,6 +113,9 @@ def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
     growth.)
     """
     limits = [d.limits() for d in distributions]
+    if len({len(each) for each in limits}) > 1:
+        factors = [len(each) for each in limits]
+        raise ValueError(f"distributions must be over groups with equally many factors, got {factors}")
     steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
     return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
 
