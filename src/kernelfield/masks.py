@@ -76,7 +76,7 @@ class Mask(nn.Module):
 
     def cut(self, profile: Tensor) -> Tensor:
         """Return ``profile`` with values below the threshold set to zero."""
-        return torch.where(profile >= self.threshold, profile, 0.0)
+        return torch.where(profile < self.threshold, 0.0, profile)  # NaN stays NaN
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ class GaussianMask(Mask):
         if not plain and not coords.requires_grad:
             return _product(_GaussianWindows.apply(coords, masks[0].threshold, *tensors))
         values = _gauss(coords, *_stacked(tensors))
-        return _product(torch.where(values >= masks[0].threshold, values, 0.0))
+        return _product(masks[0].cut(values))
 
     def reach_numbers(self) -> Sequence[Tensor]:
         return self.sigma.detach(), self.mean.detach()
