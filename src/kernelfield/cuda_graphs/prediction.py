@@ -78,7 +78,7 @@ class CapturedPrediction:
         with self._evaluating():
             tensors, form = flatten(args)
             sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
-            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0]:
+            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or any(map(_mixes_samples, self._modules)):
                 return self._captured(*args, **kwargs)
             (batch,) = sizes
             parts = [t.split(self.max_batch) for t in tensors]
@@ -136,6 +136,11 @@ class CapturedPrediction:
         self._versions = versions
 
 
+def _mixes_samples(module: nn.Module) -> bool:
+    """Return whether predictions of a module depend on the other samples of the batch."""
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
+
+
 def _joined(results: list[Any]) -> Any:
     """Join the results of parts of a batch."""
     tensors = [flatten(result)[0] for result in results]
@@ -151,8 +156,9 @@ def capture_prediction(
     The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
     of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
     :func:`torch.no_grad` or by a loaded state, but not through ``.data``. A batch is padded with zeros to the
-    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
-    and of its layers stay as they are.
+    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. If a layer normalises by
+    statistics of the batch in evaluation too, batches are neither padded nor divided. The modes of the network and of
+    its layers stay as they are.
 
     Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
     :class:`CaptureWarning` says why.
