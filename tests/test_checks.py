@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from kernelfield._arguments import checked
 from kernelfield._checks import (
     check_bool,
     check_choice,
@@ -94,3 +96,13 @@ def test_numbers_come_back_as_floats() -> None:
 def test_invalid_values_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()
+
+
+def test_an_error_before_a_module_is_made_is_not_replaced() -> None:
+    class Early(nn.Module):
+        @checked()
+        def __init__(self, width: int) -> None:
+            raise RuntimeError(f"no room for {width}")
+
+    with pytest.raises(RuntimeError, match="no room for 3"):
+        Early(3)
