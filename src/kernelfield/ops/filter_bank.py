@@ -33,7 +33,7 @@ from .conv.shape import centres, is_symbolic
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Dilated", "conv_bank"]
+__all__ = ["Dilated", "conv_bank", "fit_kernel"]
 
 PATHS = ("auto", "direct", "fft", "dilated")
 
@@ -68,8 +68,13 @@ class Dilated(NamedTuple):
 
     def basis(self) -> Tensor:
         """Return one dilated spline at the samples: (2·radius + 1,)."""
-        offset = torch.arange(-self.radius, self.radius + 1, device=self.weights.device, dtype=self.weights.dtype)
-        return cardinal_bspline(offset / self.dilation, self.order)
+        offset = torch.arange(-self.radius, self.radius + 1, device=self.weights.device, dtype=self._offset_dtype)
+        return cardinal_bspline(offset / self.dilation, self.order).to(self.weights.dtype)
+
+    @property
+    def _offset_dtype(self) -> torch.dtype:
+        """The dtype of offsets: in half precision, large offsets would be rounded to their neighbours."""
+        return torch.promote_types(self.weights.dtype, torch.float32)
 
     def sampled(self) -> Tensor:
         """Return the kernel at all its samples: (out, in, points)."""
@@ -86,10 +91,10 @@ class Dilated(NamedTuple):
         """
         centre = (self.weights.shape[-1] - 1) // 2
         kept = min(centre, (length - 1 + self.radius) // self.dilation)
-        new: dict[str, Any] = {"device": self.weights.device, "dtype": self.weights.dtype}
+        new: dict[str, Any] = {"device": self.weights.device, "dtype": self._offset_dtype}
         offset = torch.arange(1 - length, length, **new) / self.dilation
         place = torch.arange(-kept, kept + 1, **new)
-        splines = cardinal_bspline(offset - place.unsqueeze(1), self.order)
+        splines = cardinal_bspline(offset - place.unsqueeze(1), self.order).to(self.weights.dtype)
         return self.weights.narrow(-1, centre - kept, 2 * kept + 1) @ splines
 
 
@@ -149,7 +154,7 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
     # Smoothing spreads the signal beyond its ends, where the sum reads it: pad by the smaller of the two reaches.
     beyond = min(kernel.radius, reach)
     padded = F.pad(x, (beyond, beyond))
-    basis = _fitted(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
+    basis = fit_kernel(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
     smooth = conv(padded, basis.expand(x.shape[1], -1, -1), groups=x.shape[1])
     # torch's convolution is a correlation
     flipped = weights.to(smooth.dtype).flip(-1)
@@ -177,14 +182,14 @@ def _padded(kernel: Tensor, points: Sequence[int]) -> Tensor:
 def _sampled(kernel: Tensor | Dilated, x: Tensor, boundary: str) -> Tensor:
     """Return the kernel at the samples that overlap the signal."""
     if not isinstance(kernel, Dilated):
-        return _fitted(kernel, x, boundary)
+        return fit_kernel(kernel, x, boundary)
     length = x.shape[-1]
     if boundary == "zero" and not is_symbolic(length) and kernel.points > 2 * length - 1:
         return kernel.near(length)
-    return _fitted(kernel.sampled(), x, boundary)
+    return fit_kernel(kernel.sampled(), x, boundary)
 
 
-def _fitted(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
+def fit_kernel(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
     """Return an equivalent kernel of at most twice the signal's length, without the points that never overlap it."""
     for axis, (points, length) in enumerate(zip(kernel.shape[2:], x.shape[2:], strict=True), start=2):
         if is_symbolic(points, length) or points <= 2 * length - 1:
