@@ -101,6 +101,14 @@ def test_dtype_is_kept(dtype: torch.dtype) -> None:
     assert (y.double() - resample_reference(x.double(), 9)).abs().max() < 8 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("size", [100, 400])
+def test_an_empty_batch(size: int) -> None:
+    x = torch.randn(0, 3, 200, requires_grad=True)
+    y = resample(x, size, window=[torch.ones(201)])
+    assert y.shape == (0, 3, size)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+
+
 def test_same_size_is_the_identity() -> None:
     x = torch.randn(2, 6, 7)
     assert resample(x, (6, 7)).equal(x)

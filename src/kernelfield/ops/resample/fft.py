@@ -17,6 +17,8 @@ __all__ = ["resample_axis"]
 def resample_axis(x: Tensor, axis: int, new: int, window: Tensor | None) -> Tensor:
     """Resample one axis to ``new`` samples; ``window`` as in :func:`~kernelfield.ops.resample`."""
     plain = type(x) is Tensor and not torch.compiler.is_compiling()
+    if plain and x.numel() == 0:  # libraries refuse to transform an empty batch
+        return x.index_select(axis, torch.zeros(new, dtype=torch.long, device=x.device))
     if plain and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return _Resample.apply(x, axis, new, window)
     return _through_spectrum(x, axis, new, window)[0]
