@@ -36,6 +36,15 @@ class Mask(nn.Module):
         dim: number of axes.
         threshold: values below are zero; between 0 and 1.
         domain: the interval of coordinates in use along each axis; :meth:`size` counts points of this interval.
+
+    >>> class Triangle(Mask):
+    ...     def profile(self, coords):
+    ...         return (1 - coords.abs()).clamp(min=0)
+    ...     def roots(self):
+    ...         end = torch.full((self.dim,), 1 - self.threshold)
+    ...         return -end, end
+    >>> Triangle(1, threshold=0.25)(torch.tensor([[0.0], [0.5], [0.8]]))
+    tensor([1.0000, 0.5000, 0.0000])
     """
 
     domain: tuple[float, float]
@@ -59,7 +68,7 @@ class Mask(nn.Module):
         raise NotImplementedError
 
     def roots(self) -> tuple[Tensor, Tensor]:
-        """Return the two coordinates per axis, (dim,) each, between which the profile reaches the threshold."""
+        """Return the two coordinates per axis, (dim,) each, between which the profile is above the threshold."""
         raise NotImplementedError
 
     @checked(coords=TensorOf("float"))

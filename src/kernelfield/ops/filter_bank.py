@@ -116,8 +116,8 @@ def conv_bank(
         x: (batch, in, \*space) signal.
         kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
         boundary: what lies beyond the signal, "zero" or "periodic".
-        method: one path for all kernels, "direct", "fft", or "dilated" (all but splines then take "direct");
-            or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
+        method: one path for all kernels, "direct", "fft", or "dilated" (kernels that are not splines then take
+            "direct"); or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
 
     Returns:
         (batch, out, \*space) signals, one for each kernel.

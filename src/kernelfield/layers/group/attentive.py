@@ -129,7 +129,7 @@ class _AttentiveConv(BaseGroupConv):
             self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
 
     def _attended(self, x: Tensor) -> GroupSignal:
-        r"""Return the convolution of (batch, in, h̃, \*space) values, less what attention removes."""
+        r"""Return the convolution of (batch, in, h̃, \*space) values, minus what attention removes."""
         assert isinstance(self.branch, _Attention)
         kernel = match_precision(self.kernel.flipped(), x)
         y = correlate(x.flatten(1, 2), folded(kernel), self.boundary).unflatten(1, (self.out_channels, -1))
@@ -198,7 +198,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
             \mathcal{L}_h \psi^X\big)
 
     with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as
-    output values. The output is an ordinary convolution less a weighted sum of responses,
+    output values. The output is an ordinary convolution minus a weighted sum of responses,
     :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU, for planes of at most float32, its kernels write no
     response to memory. Elsewhere the layer computes responses for a few samples and output channels at a time, and
     again in the backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a

@@ -48,8 +48,8 @@ def query_edges(
     A query is connected with its k nearest nodes, and with every node that would have it among its k nearest points:
     the query must be nearer to the node than the middle between the node's k-th and next points. So the edges of a
     query depend on the points and on no other query, and a query at a point has the edges of that point. One exception:
-    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` takes one of them, and
-    this function neither.
+    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` connects one of them, and
+    this function connects neither.
 
     Args:
         queries: (batch, queries, dim) coordinates.
