@@ -227,3 +227,15 @@ def test_values_keep_their_variance():
 def test_errors_name_the_argument(make, message):
     with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()
+
+
+def test_rotated_tables_have_the_digits_of_every_dtype():
+    kernel = GroupKernel(Cyclic(6), Table, 2, 3, kernel_size=5)
+    before, state = kernel(), torch.get_rng_state()
+    kernel.double()
+    elements = kernel.group.elements(torch.float64)
+    torch.testing.assert_close(kernel(), kernel(elements, elements), rtol=1e-12, atol=1e-13)
+    assert kernel.float()().equal(before)
+    assert torch.get_rng_state().equal(state)
+    rotation = kernel.rotation.clone()
+    assert kernel.bfloat16().float().rotation.equal(rotation)

@@ -293,7 +293,7 @@ class GroupKernel(nn.Module):
     def _rotation(self) -> Tensor | None:
         """Return the linear map from a table to its values at the rotated points: (n_out·points, nodes).
 
-        It keeps the dtype of construction. After a change of dtype the field is evaluated instead, in full precision.
+        It is computed in float64 and has the dtype of the table.
         """
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything[:1])[:, 0, ..., -self.group.dim :]
@@ -363,7 +363,13 @@ class GroupKernel(nn.Module):
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GroupKernel:
         # A table that is looked up has no coordinates; it may be rounded like any other weight.
         is_table = self.on_nodes or self.look_up is not None
+        before = self.rotation
         super()._apply(fn if is_table else in_full_precision(fn), recurse)
+        after = self.rotation
+        if before is not None and after is not None and before.dtype != after.dtype and not after.is_meta:
+            # Computed again: a cast has the digits of the less precise of two dtypes.
+            with torch.random.fork_rng(devices=[]):
+                self.rotation = cast("Tensor", self._rotation()).to(after.device)
         return self
 
     def extra_repr(self) -> str:
