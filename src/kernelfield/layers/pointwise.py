@@ -61,7 +61,7 @@ class Pointwise(nn.Module):
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels) * (gain / math.sqrt(in_channels)))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    @checked(x=_SIGNAL, offset=TensorOf("float", "in") | None)
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False), offset=TensorOf("float", "in") | None)
     def forward(
         self,
         x: Tensor,

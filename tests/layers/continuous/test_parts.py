@@ -39,6 +39,8 @@ def test_channels_are_checked() -> None:
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 4, 8), active=ActiveSlice((4,)))
     with pytest.raises(ValueError, match=r"\bx must"):
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 3, 8), active=ActiveSlice((2,)))
+    with pytest.raises(ValueError, match=r"\bx must"):
+        Pointwise(3, 5)(torch.randn(4, 3))
 
 
 def test_parts_of_linear_maps() -> None:
