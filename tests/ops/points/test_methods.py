@@ -144,3 +144,16 @@ def test_times_far_from_zero_have_no_more_candidates(causal: bool) -> None:
     options: dict[str, Any] = {"out_channels": 2, "groups": 2, "causal": causal}
     found = point_conv(x, times + 1.7e9, kernel, reach, method="cells", **options)
     torch.testing.assert_close(found, point_conv(x, times, kernel, reach, method="pairs", **options))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_neighbours_of_points_in_half_precision(dtype: torch.dtype) -> None:
+    torch.manual_seed(0)
+    coords, reach = (1000 * torch.rand(1, 60, 2)).to(dtype), torch.tensor([900.0, 900.0]).to(dtype)
+    found = point_conv(torch.ones(1, 1, 60).to(dtype), coords, _distances, reach, out_channels=1, neighbors=3)
+    exact = point_conv(torch.ones(1, 1, 60), coords.float(), _distances, reach.float(), out_channels=1, neighbors=3)
+    torch.testing.assert_close(found.float(), exact, rtol=0.1, atol=0.01)
+
+
+def _distances(offsets: Tensor) -> Tensor:
+    return offsets.abs().sum(dim=-1, keepdim=True)
