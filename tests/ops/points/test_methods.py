@@ -146,14 +146,14 @@ def test_times_far_from_zero_have_no_more_candidates(causal: bool) -> None:
     torch.testing.assert_close(found, point_conv(x, times, kernel, reach, method="pairs", **options))
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_neighbours_of_points_in_half_precision(dtype: torch.dtype) -> None:
+def test_neighbours_of_points_in_half_precision() -> None:
+    """The squares of distances above 256 are infinite in float16."""
     torch.manual_seed(0)
-    coords, reach = (1000 * torch.rand(1, 60, 2)).to(dtype), torch.tensor([900.0, 900.0]).to(dtype)
-    found = point_conv(torch.ones(1, 1, 60).to(dtype), coords, _distances, reach, out_channels=1, neighbors=3)
-    exact = point_conv(torch.ones(1, 1, 60), coords.float(), _distances, reach.float(), out_channels=1, neighbors=3)
-    torch.testing.assert_close(found.float(), exact, rtol=0.1, atol=0.01)
+    x, coords, reach = torch.randn(1, 1, 20), (1000 * torch.rand(1, 20, 2)).half(), torch.tensor([1000.0, 1000.0])
+    found = point_conv(x.half(), coords, _ones, reach.half(), out_channels=1, neighbors=6)
+    exact = point_conv(x, coords.float(), _ones, reach, out_channels=1, neighbors=6)
+    torch.testing.assert_close(found.float(), exact, rtol=0.02, atol=0.01)
 
 
-def _distances(offsets: Tensor) -> Tensor:
-    return offsets.abs().sum(dim=-1, keepdim=True)
+def _ones(offsets: Tensor) -> Tensor:
+    return torch.ones_like(offsets[..., :1])
