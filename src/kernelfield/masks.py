@@ -39,10 +39,7 @@ class Mask(nn.Module):
 
     >>> class Triangle(Mask):
     ...     def profile(self, coords):
-    ...         return (1 - coords.abs()).clamp(min=0)
-    ...     def roots(self):
-    ...         end = torch.full((self.dim,), 1 - self.threshold)
-    ...         return -end, end
+    ...         return 1 - coords.abs()
     >>> Triangle(1, threshold=0.25)(torch.tensor([[0.0], [0.5], [0.8]]))
     tensor([1.0000, 0.5000, 0.0000])
     """
@@ -262,11 +259,8 @@ class SteerableMask(GaussianMask):
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         return torch.stack([mask(coords) for mask in masks])
 
-    def reach_numbers(self) -> Sequence[Tensor]:
-        return Mask.reach_numbers(self)
-
-    def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
-        return numbers
+    # Its support is not that of the Gaussian mask.
+    reach_numbers, reach_from = Mask.reach_numbers, Mask.reach_from
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
