@@ -46,6 +46,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 default_role = None
 
 # Mathematics without a network: one file of MathJax, taken from a package and served with the pages.
