@@ -60,8 +60,8 @@ STEPS = {
 SCORED = 2000
 HEAD = """# Efficiency cards
 
-What does a trained network cost? A card answers on the four axes of chapter 1: parameters; compute (operations, time and
-energy); data (scores after training on shares of it); and design (settings chosen by hand, and sizes that were learned).
+What does a trained network cost? A card answers on the four axes of chapter 1: parameters; compute (operations, time
+and energy); data (scores after training on shares of it); and design (settings chosen by hand, and learned sizes).
 Measure your own network or a weight on your own machine:
 
     kernelfield card runs/digits --shares 0.05,0.1,0.25,0.5
@@ -71,8 +71,8 @@ Measure your own network or a weight on your own machine:
 
 ![Parameters, operations and time of all weights](../images/cards.png)
 
-Operations are counted. Time and energy of a prediction are measured in float32, for one sample alone and for a sample in
-a batch; energy is that of a sample in a batch. Compare times only between rows of the same machine. Times on a CPU are
+Operations are counted. The time of a prediction is measured in float32, for one sample alone and for a sample in a
+batch; energy is that of a sample in a batch. Compare times only between rows of the same machine. Times on a CPU are
 CPU seconds of one thread. Training is the recorded time, on the machine that the card names.
 
 | weight | score | parameters | operations | machine | one sample | in a batch | energy | training |
