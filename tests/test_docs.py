@@ -115,6 +115,54 @@ def test_results_page_lists_every_result() -> None:
     assert [title for title in titles if f"| {title} |" not in page] == []
 
 
+#: rows of the README: first words, recipe, test set, metric
+README_RESULTS = [
+    ("sMNIST, CCNN_4,140", "ch03-smnist-ccnn-4-140", "test", "accuracy"),
+    ("rotated MNIST, p4-CNN", "ch08-rotmnist-p4cnn", "test", "accuracy"),
+    ("rotated MNIST, p4-CNN big_15", "ch08-rotmnist-p4cnn-15", "test", "accuracy"),
+    ("rotated MNIST, attentive p4-CNN", "ch08-rotmnist-p4cnn-full", "test", "accuracy"),
+    ("rotated MNIST, partial SE(2), 8 elements", "ch11-rotmnist-se2-8-partial", "test", "accuracy"),
+    ("copy memory over 1,000 steps, CKCNN", "ch02-copy-1000", "test", "accuracy"),
+    ("Darcy flow, trained at 16², at 32²", "ch06-darcy-small-ccnn-4-140", "px32", "l2"),
+    ("MNIST6-180, partial SE(2)", "ch11-mnist6-180-se2-8-partial", "test", "accuracy"),
+    ("pMNIST, CCNN_4,140", "ch03-pmnist-ccnn-4-140", "test", "accuracy"),
+    ("sCIFAR-10, CCNN_4,140", "ch03-scifar10-ccnn-4-140", "test", "accuracy"),
+    ("CIFAR-10, FlexNet-16", "ch05-cifar10-flexnet-16", "test", "accuracy"),
+]
+
+
+def readme_results() -> list[list[str]]:
+    """Return the rows of the README's table of results."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Results")[1].split("## Speed")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_readme_shows_the_results_of_their_files() -> None:
+    rows = readme_results()
+    assert len(rows) == len(README_RESULTS)
+    for row, (title, recipe, test, metric) in zip(rows, README_RESULTS, strict=True):
+        assert row[0].startswith(title)
+        result = json.loads((ROOT / "results" / f"{recipe}.json").read_text(encoding="utf-8"))
+        scale = 100 if metric == "accuracy" else 1
+        mean, _, spread = row[2].partition(" ± ")
+        found = [(mean, result["metrics"][test][metric])]
+        found += [(spread, result["deviation"][test][metric])] if spread else []
+        for shown, value in found:
+            digits = len(shown.partition(".")[2])
+            assert shown == f"{scale * value:.{digits}f}", title
+        assert int(row[3]) == (len(result["seed"]) if isinstance(result["seed"], list) else 1)
+        assert int(row[4].split(" ")[0]) == result["epochs"], title
+
+
+def test_readme_counts_the_rows_of_the_results_page() -> None:
+    pages = [" ".join(page.read_text(encoding="utf-8").split()) for page in (ROOT / "README.md", DOCS / "results.md")]
+    readme, results = (re.search(r"Of (\d+) rows\D+(\d+) .*?\b(\d+) of the", page) for page in pages)
+    assert readme is not None
+    assert results is not None
+    assert readme.groups() == results.groups()
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # the warnings of Jupyter's own packages
 @pytest.mark.parametrize("book", NOTEBOOKS, ids=lambda book: book.stem)
