@@ -73,6 +73,7 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_static_path = ["_static", str(_static)]
 html_css_files = ["site.css"]
+smartquotes_action = "qe"  # quotes and ellipses; two dashes begin an option
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"
