@@ -81,6 +81,47 @@ def test_named_files_exist(page: Path) -> None:
     assert [p for p in paths if not any((root / p).exists() for root in roots) and "yours" not in p] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_named_parts_of_the_package_exist(page: Path) -> None:
+    missing = []
+    for path in set(re.findall(r"\bkf\.([A-Za-z_][\w.]*\w)", page.read_text(encoding="utf-8"))):
+        found: Any = kf
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        missing += [path] if found is None else []
+    assert missing == []
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, set[str]]:
+    """Return the options of each command."""
+    main = pytest.importorskip("typer.main")
+    from kernelfield.cli import app  # noqa: PLC0415  needs the extra "train"
+
+    found = main.get_command(app).commands.items()
+    return {name: {"--help", *(opt for option in command.params for opt in option.opts)} for name, command in found}
+
+
+def code_lines(page: Path) -> list[str]:
+    """Return the lines of a page's fenced and indented blocks, and its spans of code."""
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^ {4}(\S.*)$", prose(page), flags=re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(page))]
+    return [line for block in fenced for line in block.splitlines()] + indented + spans
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_and_their_options_exist(page: Path, commands: dict[str, set[str]]) -> None:
+    for line in code_lines(page):
+        found = re.match(r"(?:\S+ \| )?kernelfield (?:--import \S+ )?([a-z][a-z-]*)\b([^#]*)", line)
+        if found is None:
+            continue
+        name, rest = found.groups()
+        assert name in commands, line
+        assert set(re.findall(r"--[a-z][a-z-]*", rest)) <= commands[name], line
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = {DOCS / "index.md"}
     for page in SITE:
