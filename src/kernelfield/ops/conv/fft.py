@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..autograd import bilinear
 from .direct import direct_conv
 from .fft_columns import Columns
-from .kept import spectra_of
+from .frozen_spectra import spectra_of
 from .shape import centres, place, take
 
 if TYPE_CHECKING:

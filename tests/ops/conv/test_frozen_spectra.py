@@ -14,7 +14,7 @@ import torch
 from kernelfield import CKConv
 from kernelfield.ops import conv
 from kernelfield.ops.conv import fft, kept
-from kernelfield.ops.conv.kept import keep_spectra, refresh_spectra, spectra_of
+from kernelfield.ops.conv.frozen_spectra import keep_spectra, refresh_spectra, spectra_of
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import interpreter
 
