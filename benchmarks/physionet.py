@@ -220,7 +220,8 @@ def main() -> None:
         print(f"{name}, seed {seed}: test {row['test']:.4f}, {row['seconds']} s", flush=True)
         rows = [r for r in result["rows"] if r["model"] == name]
         areas, single = [r["test"] for r in rows], [m["test"] for r in rows for m in r["members"]]
-        result[name] = {"mean": float(np.mean(areas)), "std": float(np.std(areas)), "seeds": len(areas)}
+        spread = float(np.std(areas, ddof=1)) if len(areas) > 1 else 0.0
+        result[name] = {"mean": float(np.mean(areas)), "std": spread, "seeds": len(areas)}
         result[name]["validation"] = float(np.mean([r["validation"] for r in rows]))
         result[name]["mean of single networks"] = float(np.mean(single))
         result[name]["mean on the usual split alone"] = float(np.mean([r["members"][0]["test"] for r in rows]))

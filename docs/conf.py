@@ -46,6 +46,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True
 add_module_names = False
+toc_object_entries_show_parents = "hide"
 default_role = None
 
 # Mathematics without a network: one file of MathJax, taken from a package and served with the pages.
@@ -72,6 +73,7 @@ html_logo = "_static/logo.svg"
 html_favicon = "_static/logo.svg"
 html_static_path = ["_static", str(_static)]
 html_css_files = ["site.css"]
+smartquotes_action = "qe"  # quotes and ellipses; two dashes begin an option
 html_copy_source = False
 html_show_sphinx = False
 pygments_style = "friendly"

@@ -60,31 +60,36 @@ STEPS = {
 SCORED = 2000
 HEAD = """# Efficiency cards
 
-A card states the cost of a pretrained weight on the four axes of chapter 1: parameters; compute (operations, time and
-energy); data; and design (settings chosen by hand and sizes learned). Operations are counted. Time and energy are
-measured in float32 on {machines}.
-Compare times only between rows of the same machine. Times on a CPU are CPU seconds of one thread. `kernelfield card
-WEIGHT` measures the same on your machine. `kernelfield card RUN --shares 0.05,0.1,0.25,0.5` does so for your own run
-and adds the accuracy on shares of the training data. `python scripts/cards.py page` writes this page from
-`benchmarks/results/cards.json` and `card-shares.json`.
+What does a trained network cost? A card answers on the four axes of chapter 1: parameters; compute (operations, time
+and energy); data (scores after training on shares of it); and design (settings chosen by hand, and learned sizes).
+Measure your own network or a weight on your own machine:
+
+    kernelfield card runs/digits --shares 0.05,0.1,0.25,0.5
+    kernelfield card flextcn_2.smnist
+
+## All weights
 
 ![Parameters, operations and time of all weights](../images/cards.png)
 
-For the axis of data, the recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and
-each has the same proportion of every class. Every share gets the same number of steps, fewer than the
-weight had ({shares}), so these scores are below those of the table. {missing}
+Operations are counted. The time of a prediction is measured in float32, for one sample alone and for a sample in a
+batch; energy is that of a sample in a batch. Compare times only between rows of the same machine. Times on a CPU are
+CPU seconds of one thread. Training is the recorded time, on the machine that the card names.
 
-    python scripts/cards.py shares --accelerator cuda --data FOLDER
+| weight | score | parameters | operations | machine | one sample | in a batch | energy | training |
+|---|---:|---:|---:|---|---:|---:|---:|---:|
+{rows}
+Machines: {machines}.
 
-This command measures the missing ones.
+## Shares of the training data
 
 ![Scores against the share of the training data](../images/card_shares.png)
 
-Energy is that of a sample in a batch. Training is the recorded time, on the machine that each card names. Some cards
-also estimate the training on the machine of the measurement: time and energy of one step, times the number of steps.
+The recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and each has the same
+proportion of every class. Every share gets the same number of steps, fewer than the weight had ({shares}), so these
+scores are below those of the table. {missing}
 
-| weight | metric | score | parameters | operations | measured on | one sample | in a batch | energy | training |
-|---|---|---:|---:|---:|---|---:|---:|---:|---:|
+`python scripts/cards.py page` writes this page from `benchmarks/results/cards.json` and `card-shares.json`. `python
+scripts/cards.py shares --accelerator cuda --data FOLDER` measures the missing shares.
 """
 
 
@@ -151,26 +156,27 @@ def page(cards: dict[str, Any]) -> str:
     """Return the page: one table of all weights, then the card of each."""
     steps = [card["share_steps"] for card in cards.values() if "share_steps" in card]
     left = len(cards) - len(steps)
-    text = HEAD.format(
-        machines="; ".join(machines(cards)),
-        shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
-        missing=f"They are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
-    )
+    rows = ""
     for name, card in sorted(cards.items()):
         compute, joules = card["compute"], card["compute"]["batch"]["joules"]
         cells = (
             f"`{name}`",
-            card["metric"],
-            format_score(card["metric"], card["score"]),
+            f"{'' if card['metric'] == 'accuracy' else card['metric']} {format_score(card['metric'], card['score'])}",
             f"{card['parameters']['total']:,}",
             format_count(compute["operations"]),
-            card["machine"]["device"],
+            card["machine"]["device"].removeprefix("NVIDIA ").removeprefix("AMD "),
             format_time(compute["single"]["seconds"]),
             format_time(compute["batch"]["seconds"]),
             "" if joules is None else format_energy(joules),
             format_time(compute["training"]["seconds"]),
         )
-        text += f"| {' | '.join(cells)} |\n"
+        rows += f"| {' | '.join(cell.strip() for cell in cells)} |\n"
+    text = HEAD.format(
+        rows=rows,
+        machines="; ".join(machines(cards)),
+        shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
+        missing=f"They are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
+    )
     for name, card in sorted(cards.items()):
         text += f"\n## {name}\n\n"
         text += (
@@ -188,7 +194,10 @@ def machines(cards: dict[str, Any]) -> list[str]:
         machine = card["machine"]
         name = f"one {machine['device']} with torch {machine['torch']} on {machine['date']}"
         found[name] = found.get(name, 0) + 1
-    return [f"{name} ({count} weights)" for name, count in sorted(found.items(), key=lambda item: -item[1])]
+    return [
+        f"{name} ({count} weight{'s' * (count > 1)})"
+        for name, count in sorted(found.items(), key=lambda item: -item[1])
+    ]
 
 
 def with_shares(cards: dict[str, Any]) -> dict[str, Any]:

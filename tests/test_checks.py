@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from kernelfield._arguments import checked
 from kernelfield._checks import (
-    check_bool,
     check_choice,
     check_coords,
-    check_dim,
     check_int,
     check_positive,
     floats_per_axis,
@@ -26,8 +26,6 @@ def test_valid_values_are_returned() -> None:
     assert check_choice("method", "fft", ("auto", "fft")) == "fft"
     assert check_int("size", 3) == 3
     assert check_int("order", 0, least=0) == 0
-    assert check_dim(2) == 2
-    assert check_bool("causal", True) is True
     assert ints_per_axis("size", 4, 3) == (4, 4, 4)
     assert ints_per_axis("size", [4, 5], 2) == (4, 5)
     assert floats_per_axis("step", (1, 0.5), 2) == (1.0, 0.5)
@@ -52,14 +50,12 @@ def test_numbers_come_back_as_floats() -> None:
         (lambda: check_int("n", True), TypeError, "n must be an int, got True of type bool"),
         (lambda: check_int("n", 2.0), TypeError, "n must be an int, got 2.0 of type float"),
         (lambda: check_int("n", None), TypeError, "n must be an int, got None of type NoneType"),
-        (lambda: check_dim(-1), ValueError, "dim must be an int of at least 1, got -1"),
         (lambda: check_positive("s", 0), ValueError, "s must be a finite number above 0, got 0"),
         (lambda: check_positive("s", math.nan), ValueError, "s must be a finite number above 0, got nan"),
         (lambda: check_positive("s", math.inf), ValueError, "s must be a finite number above 0, got inf"),
         (lambda: check_positive("s", -math.inf), ValueError, "s must be a finite number above 0, got -inf"),
         (lambda: check_positive("s", True), TypeError, "s must be a number, got True of type bool"),
         (lambda: check_positive("s", "1"), TypeError, "s must be a number, got '1' of type str"),
-        (lambda: check_bool("b", 0), TypeError, "b must be True or False, got 0 of type int"),
         (
             lambda: ints_per_axis("n", (1, 2), 3),
             ValueError,
@@ -94,3 +90,13 @@ def test_numbers_come_back_as_floats() -> None:
 def test_invalid_values_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()
+
+
+def test_an_error_before_a_module_is_made_is_not_replaced() -> None:
+    class Early(nn.Module):
+        @checked()
+        def __init__(self, width: int) -> None:
+            raise RuntimeError(f"no room for {width}")
+
+    with pytest.raises(RuntimeError, match="no room for 3"):
+        Early(3)

@@ -82,6 +82,47 @@ def test_named_files_exist(page: Path) -> None:
     assert [p for p in paths if not any((root / p).exists() for root in roots) and "yours" not in p] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_named_parts_of_the_package_exist(page: Path) -> None:
+    missing = []
+    for path in set(re.findall(r"\bkf\.([A-Za-z_][\w.]*\w)", page.read_text(encoding="utf-8"))):
+        found: Any = kf
+        for name in path.split("."):
+            found = getattr(found, name, None)
+        missing += [path] if found is None else []
+    assert missing == []
+
+
+@pytest.fixture(scope="module")
+def commands() -> dict[str, set[str]]:
+    """Return the options of each command."""
+    main = pytest.importorskip("typer.main")
+    from kernelfield.cli import app  # noqa: PLC0415  needs the extra "train"
+
+    found = main.get_command(app).commands.items()
+    return {name: {"--help", *(opt for option in command.params for opt in option.opts)} for name, command in found}
+
+
+def code_lines(page: Path) -> list[str]:
+    """Return the lines of a page's fenced and indented blocks, and its spans of code."""
+    text = page.read_text(encoding="utf-8")
+    fenced = re.findall(r"^```\w*\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    indented = re.findall(r"^ {4}(\S.*)$", prose(page), flags=re.MULTILINE)
+    spans = [" ".join(span.split()) for span in re.findall(r"`([^`]+)`", prose(page))]
+    return [line for block in fenced for line in block.splitlines()] + indented + spans
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_commands_and_their_options_exist(page: Path, commands: dict[str, set[str]]) -> None:
+    for line in code_lines(page):
+        found = re.match(r"(?:\S+ \| )?kernelfield (?:--import \S+ )?([a-z][a-z-]*)\b([^#]*)", line)
+        if found is None:
+            continue
+        name, rest = found.groups()
+        assert name in commands, line
+        assert set(re.findall(r"--[a-z][a-z-]*", rest)) <= commands[name], line
+
+
 def test_every_page_is_in_the_navigation() -> None:
     listed = {DOCS / "index.md"}
     for page in SITE:
@@ -114,6 +155,54 @@ def test_results_page_lists_every_result() -> None:
     page = load_script(ROOT / "scripts" / "results_page.py").page(ROOT / "results")
     titles = [json.loads(path.read_text(encoding="utf-8"))["title"] for path in (ROOT / "results").glob("*.json")]
     assert [title for title in titles if f"| {title} |" not in page] == []
+
+
+#: rows of the README: first words, recipe, test set, metric
+README_RESULTS = [
+    ("sMNIST, CCNN_4,140", "ch03-smnist-ccnn-4-140", "test", "accuracy"),
+    ("rotated MNIST, p4-CNN", "ch08-rotmnist-p4cnn", "test", "accuracy"),
+    ("rotated MNIST, p4-CNN big_15", "ch08-rotmnist-p4cnn-15", "test", "accuracy"),
+    ("rotated MNIST, attentive p4-CNN", "ch08-rotmnist-p4cnn-full", "test", "accuracy"),
+    ("rotated MNIST, partial SE(2), 8 elements", "ch11-rotmnist-se2-8-partial", "test", "accuracy"),
+    ("copy memory over 1,000 steps, CKCNN", "ch02-copy-1000", "test", "accuracy"),
+    ("Darcy flow, trained at 16², at 32²", "ch06-darcy-small-ccnn-4-140", "px32", "l2"),
+    ("MNIST6-180, partial SE(2)", "ch11-mnist6-180-se2-8-partial", "test", "accuracy"),
+    ("pMNIST, CCNN_4,140", "ch03-pmnist-ccnn-4-140", "test", "accuracy"),
+    ("sCIFAR-10, CCNN_4,140", "ch03-scifar10-ccnn-4-140", "test", "accuracy"),
+    ("CIFAR-10, FlexNet-16", "ch05-cifar10-flexnet-16", "test", "accuracy"),
+]
+
+
+def readme_results() -> list[list[str]]:
+    """Return the rows of the README's table of results."""
+    section = (ROOT / "README.md").read_text(encoding="utf-8").split("## Results")[1].split("## Speed")[0]
+    rows = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return rows[2:]
+
+
+def test_readme_shows_the_results_of_their_files() -> None:
+    rows = readme_results()
+    assert len(rows) == len(README_RESULTS)
+    for row, (title, recipe, test, metric) in zip(rows, README_RESULTS, strict=True):
+        assert row[0].startswith(title)
+        result = json.loads((ROOT / "results" / f"{recipe}.json").read_text(encoding="utf-8"))
+        scale = 100 if metric == "accuracy" else 1
+        mean, _, spread = row[2].partition(" ± ")
+        found = [(mean, result["metrics"][test][metric])]
+        found += [(spread, result["deviation"][test][metric])] if spread else []
+        for shown, value in found:
+            digits = len(shown.partition(".")[2])
+            assert shown == f"{scale * value:.{digits}f}", title
+        assert int(row[3]) == (len(result["seed"]) if isinstance(result["seed"], list) else 1)
+        assert int(row[4].split(" ")[0]) == result["epochs"], title
+
+
+def test_readme_counts_the_rows_of_the_results_page() -> None:
+    pages = [" ".join(page.read_text(encoding="utf-8").split()) for page in (ROOT / "README.md", DOCS / "results.md")]
+    readme, results = (re.search(r"Of (\d+) rows\D+(\d+) .*?\b(\d+) of the", page) for page in pages)
+    assert readme is not None
+    assert results is not None
+    assert readme.groups() == results.groups()
 
 
 @pytest.mark.slow

@@ -212,3 +212,12 @@ class TestSteerable:
     def test_bad_arguments(self, argument: str, value: float) -> None:
         with pytest.raises(ValueError, match=rf"{argument} .*got"):
             SteerableMask(**{argument: value})
+
+
+def test_a_width_that_is_not_a_number_shows() -> None:
+    masks = [GaussianMask(1), GaussianMask(1)]
+    with torch.no_grad():
+        masks[0].sigma.fill_(torch.nan)
+    coords = torch.tensor([[0.1]])
+    assert masks[0](coords).isnan().all()
+    assert GaussianMask.together(masks, coords).isnan().tolist() == [[True], [False]]

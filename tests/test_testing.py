@@ -159,6 +159,10 @@ class TestCausality:
         with pytest.raises(AssertionError, match=re.escape("12 times in, output of shape (1, 2, 10)")):
             assert_causal(lambda x: x[..., 2:], torch.randn(1, 2, 12))
 
+    def test_times_beyond_the_signal_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"\btimes\b"):
+            assert_causal(torch.relu, torch.ones(1, 1, 4), times=[1, 4])
+
     def test_random_numbers_are_left_alone(self) -> None:
         state = torch.get_rng_state()
         assert_causal(torch.relu, torch.ones(1, 1, 4))

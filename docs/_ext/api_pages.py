@@ -14,6 +14,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import kernelfield
+
 if TYPE_CHECKING:
     from types import ModuleType
 
@@ -130,7 +132,9 @@ def page_text(module_name: str, title: str) -> str:
     small = [key for key, paths in groups.items() if key and len(paths) < 2 and "" in groups]
     for key in small:
         groups[""] += groups.pop(key)
+    front = set(kernelfield.__all__)
     for key in sorted(groups, key=lambda key: (key == "", key)):
+        groups[key].sort(key=lambda path: path.rpartition(".")[2] not in front)  # names of the package itself first
         if len(groups) > 1:
             heading = key.replace("_", " ").capitalize() or f"Other {title.lower()}"
             parts.append(f"{heading}\n{'-' * len(heading)}\n\n")

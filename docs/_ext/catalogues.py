@@ -12,6 +12,9 @@ from kernelfield.experiments import find_recipe, list_recipes
 from kernelfield.models import describe_weight, list_models
 from kernelfield.models.registry import configuration
 
+#: the commands that the page lists first
+FIRST = ("train", "predict", "test", "inspect", "export", "new-recipe", "list")
+
 
 def plain(text: object) -> str:
     """Return text with the characters escaped that reStructuredText would read as markup."""
@@ -32,7 +35,9 @@ def table(columns: list[str], rows: list[list[str]], widths: str) -> str:
 
 def command_line() -> str:
     text = heading("Command line") + "``kernelfield COMMAND --help`` prints the same.\n\n"
-    for name, command in typer.main.get_command(app).commands.items():  # type: ignore[attr-defined]
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    rest = [name for name in commands if name not in FIRST]
+    for name, command in ((name, commands[name]) for name in (*FIRST, *rest)):
         text += heading(f"kernelfield {name}", "-") + plain(command.help or "") + "\n\n"
         rows = []
         for option in command.params:

@@ -227,7 +227,9 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
     signal = type(passed.get("x")).__name__ == "GroupSignal"
     values = {**passed, "x": passed["x"].values} if signal else passed
     given = {name: value for name, value in values.items() if isinstance(value, Tensor)}
-    module = next((value for value in passed.values() if isinstance(value, nn.Module)), None)
+    # A module whose constructor failed early has no parameters yet.
+    modules = (v for v in passed.values() if isinstance(v, nn.Module) and "_parameters" in vars(v))
+    module = next(modules, None)
     like, owner = _reference_tensor(module, given)
     if like is None:
         return None

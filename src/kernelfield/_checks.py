@@ -57,16 +57,6 @@ def check_positive(name: str, value: Any) -> float:
     return float(value)
 
 
-def check_counts(train: Any, validation: Any, test: Any) -> tuple[int, int, int]:
-    """Return the numbers of samples of three splits; ``validation`` may be 0.
-
-    >>> check_counts(10, 0, 0)
-    Traceback (most recent call last):
-    ValueError: test must be an int of at least 1, got 0
-    """
-    return check_int("train", train), check_int("validation", validation, 0), check_int("test", test)
-
-
 def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[str]) -> None:
     """Raise a TypeError if ``options`` holds an argument that the class of ``owner`` does not take.
 
@@ -78,18 +68,6 @@ def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[
     for name in options:
         if name not in accepted:
             raise TypeError(f"{type(owner).__name__} takes no argument {name!r}; its options are {', '.join(accepted)}")
-
-
-def check_dim(dim: Any) -> int:
-    """Return ``dim`` if it is a number of spatial dimensions: an int of at least 1."""
-    return check_int("dim", dim)
-
-
-def check_bool(name: str, value: Any) -> bool:
-    """Return ``value`` if it is True or False."""
-    if not isinstance(value, bool):
-        raise TypeError(f"{name} must be True or False, got {value!r} of type {type(value).__name__}")
-    return value
 
 
 def per_axis(value: Value | Sequence[Value], dim: int) -> tuple[Value, ...]:
@@ -123,24 +101,6 @@ def floats_per_axis(name: str, value: Any, dim: int) -> tuple[float, ...]:
     ValueError: step must be a finite number above 0, got -1
     """
     return _per_axis(name, value, dim, "number", _is_number, lambda v: check_positive(name, v))
-
-
-def check_range(
-    low_name: str, low: Any, high_name: str, high: Any, dim: int
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return ``dim`` lower and ``dim`` upper ends from numbers or sequences, each lower end below its upper end.
-
-    >>> check_range("low", -1, "high", (1, 2), dim=2)
-    ((-1.0, -1.0), (1.0, 2.0))
-    >>> check_range("low", 1, "high", 1, dim=1)
-    Traceback (most recent call last):
-    ValueError: high must be above low along every axis, got (1.0,) and (1.0,)
-    """
-    lows = _per_axis(low_name, low, dim, "number", _is_number, float)
-    highs = _per_axis(high_name, high, dim, "number", _is_number, float)
-    if not all(a < b < math.inf and a > -math.inf for a, b in zip(lows, highs, strict=True)):
-        raise ValueError(f"{high_name} must be above {low_name} along every axis, got {highs} and {lows}")
-    return lows, highs
 
 
 def check_coords(coords: Any, dim: int) -> Tensor:

@@ -36,6 +36,12 @@ class Mask(nn.Module):
         dim: number of axes.
         threshold: values below are zero; between 0 and 1.
         domain: the interval of coordinates in use along each axis; :meth:`size` counts points of this interval.
+
+    >>> class Triangle(Mask):
+    ...     def profile(self, coords):
+    ...         return 1 - coords.abs()
+    >>> Triangle(1, threshold=0.25)(torch.tensor([[0.0], [0.5], [0.8]]))
+    tensor([1.0000, 0.5000, 0.0000])
     """
 
     domain: tuple[float, float]
@@ -59,7 +65,7 @@ class Mask(nn.Module):
         raise NotImplementedError
 
     def roots(self) -> tuple[Tensor, Tensor]:
-        """Return the two coordinates per axis, (dim,) each, between which the profile reaches the threshold."""
+        """Return the two coordinates per axis, (dim,) each, between which the profile is above the threshold."""
         raise NotImplementedError
 
     @checked(coords=TensorOf("float"))
@@ -76,7 +82,7 @@ class Mask(nn.Module):
 
     def cut(self, profile: Tensor) -> Tensor:
         """Return ``profile`` with values below the threshold set to zero."""
-        return torch.where(profile >= self.threshold, profile, 0.0)
+        return torch.where(profile < self.threshold, 0.0, profile)  # NaN stays NaN
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
@@ -189,7 +195,7 @@ class GaussianMask(Mask):
         if not plain and not coords.requires_grad:
             return _product(_GaussianWindows.apply(coords, masks[0].threshold, *tensors))
         values = _gauss(coords, *_stacked(tensors))
-        return _product(torch.where(values >= masks[0].threshold, values, 0.0))
+        return _product(masks[0].cut(values))
 
     def reach_numbers(self) -> Sequence[Tensor]:
         return self.sigma.detach(), self.mean.detach()
@@ -253,11 +259,8 @@ class SteerableMask(GaussianMask):
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
         return torch.stack([mask(coords) for mask in masks])
 
-    def reach_numbers(self) -> Sequence[Tensor]:
-        return Mask.reach_numbers(self)
-
-    def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
-        return numbers
+    # Its support is not that of the Gaussian mask.
+    reach_numbers, reach_from = Mask.reach_numbers, Mask.reach_from
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))

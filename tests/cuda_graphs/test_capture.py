@@ -17,6 +17,7 @@ from torch.nn import functional as F
 import kernelfield as kf
 from kernelfield.cuda_graphs import CapturedFunction, CaptureWarning, capture
 from kernelfield.experiments.optim import Average
+from kernelfield.ops.backend import fast_paths
 
 from .recorded import RecordingBackend
 
@@ -694,3 +695,25 @@ def test_disabled_functions_run_eagerly_without_a_word() -> None:
     assert square(torch.tensor(3.0)).item() == 9
     assert square.__doc__ == "Square x."
     assert kf.capture is capture
+
+
+def test_slices_are_arguments() -> None:
+    step = captured(lambda x, where: 2 * x[where])
+    x = torch.randn(6)
+    for _ in range(5):
+        for where in (slice(1, 4), slice(None, None, 2)):
+            assert torch.equal(step(x, where), 2 * x[where])
+    assert step.graphs == 2
+
+
+def test_a_replay_follows_the_switch_of_fast_paths() -> None:
+    allowed: list[bool] = []
+
+    def note(x: Tensor) -> Tensor:
+        return x + 1 if fast_paths() else x - 1
+
+    step, x = captured(note), torch.zeros(2)
+    for enabled in (True, True, True, True, False, False, False, False, True):
+        with kf.ops.use_fast_paths(enabled):
+            allowed.append(bool((step(x) == 1).all()))
+    assert allowed == [True] * 4 + [False] * 4 + [True]

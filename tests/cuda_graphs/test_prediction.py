@@ -108,6 +108,26 @@ def test_tensors_as_options_are_not_padded() -> None:
         torch.testing.assert_close(predict(x, mask=mask), truth(net, x, mask=mask), rtol=1e-4, atol=1e-5)
 
 
+def test_batches_that_share_statistics_are_neither_padded_nor_divided() -> None:
+    net = nn.Sequential(nn.Linear(3, 4), kf.layers.make_norm("batch-statistics", 4))
+    predict = predictor(net, max_batch=4)
+    for batch in (3, 3, 3, 3, 6, 6, 6, 6):
+        x = torch.randn(batch, 3)
+        torch.testing.assert_close(predict(x), truth(net, x))
+    assert predict.graphs == 2
+
+
+def test_networks_on_signals_run_eagerly_with_whole_batches() -> None:
+    lift = kf.layers.LiftingConv(1, 2, group=kf.groups.Cyclic(4))
+    conv = kf.layers.GroupConv(2, 3, group=kf.groups.Cyclic(4))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CaptureWarning)
+        first, second = predictor(lift, max_batch=4), predictor(conv, max_batch=4)
+        for batch in (3, 3, 3, 5):
+            signal = first(torch.randn(batch, 1, 5, 5))
+            assert second(signal).shape == (batch, 3, 4, 5, 5)
+
+
 def test_modes_stay() -> None:
     net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, dropout=0.5)
     net.train()

@@ -12,6 +12,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -192,6 +193,21 @@ class TestCommands:
             {"optimizer.lr": 0.01},
             {"optimizer.lr": 0.02},
         ]
+
+    def test_own_data(self, tmp_path: Path) -> None:
+        """A path of data takes the place of a recipe, as for train."""
+        file = tmp_path / "waves.npz"
+        x = np.random.default_rng(0).normal(size=(40, 1, 16)).astype(np.float32)
+        np.savez(file, x=x, y=np.arange(40) % 2)
+        small = ["model.channels=4", "model.blocks=1", "training.epochs=1"]
+        options = [part for setting in small for part in ("--set", setting)]
+        options += ["--over", "optimizer.lr=0.01,0.02", "--out", str(tmp_path / "sweep"), "--accelerator", "cpu"]
+        swept = CliRunner().invoke(app, ["sweep", str(file), "--model", "ccnn_4_140", *options, "--json"])
+        assert swept.exit_code == 0, swept.output
+        assert [row["status"] for row in json.loads(swept.stdout)] == ["done", "done"]
+        refused = CliRunner().invoke(app, ["sweep", str(file), "--data", str(tmp_path), *options])
+        assert refused.exit_code == WRONG
+        assert "--data" in refused.output
 
     @pytest.mark.slow
     def test_a_killed_sweep_ends_with_the_same_table(self, tmp_path: Path) -> None:

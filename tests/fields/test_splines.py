@@ -137,3 +137,19 @@ def test_a_table_falls_to_zero_within_one_step_outside() -> None:
     last = table.coefficients[-1].item()
     assert table(torch.tensor([1.5])).item() == pytest.approx(0.5 * last)
     assert (table(torch.tensor([[2.0], [-2.0], [1e6], [-1e6]])) == 0).all()
+
+
+@pytest.mark.parametrize("order", [8, 21, 100])
+def test_splines_of_high_degree_sum_to_one_in_single_precision(order: int) -> None:
+    x = torch.linspace(-0.5, 0.5, 7)
+    reach = order // 2 + 2
+    total = sum(cardinal_bspline(x - k, order) for k in range(-reach, reach + 1))
+    torch.testing.assert_close(total, torch.ones(7), atol=1e-5, rtol=0)
+
+
+def test_both_formulas_of_a_spline_agree() -> None:
+    x = torch.linspace(-5, 5, 41, dtype=torch.float64)
+    half = 4.5
+    left, right = cardinal_bspline(x + 0.5, 7), cardinal_bspline(x - 0.5, 7)
+    expected = ((half + x) * left + (half - x) * right) / 8
+    torch.testing.assert_close(cardinal_bspline(x, 8), expected, atol=1e-12, rtol=0)

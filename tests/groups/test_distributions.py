@@ -187,6 +187,7 @@ def test_annealing():
         ("samples", lambda: learned(O2(), 5)),
         ("samples", lambda: Uniform(Cyclic(4), 3)),
         ("distributions", lambda: monotonicity([])),
+        ("distributions", lambda: monotonicity([learned(O2(), 8), learned(Mirror())])),
     ],
 )
 def test_errors_name_the_argument(name, make):

@@ -108,6 +108,19 @@ def test_transform_shifts_exactly_and_in_one_dimension():
     torch.testing.assert_close(wide.flatten(), torch.tensor([1.0, 1.5, 2.0, 2.5, 3.0]))
 
 
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_single_row_is_interpolated_with_zeros_around_it(axis):
+    row = torch.randn(1, 1, 5, dtype=torch.float64).unsqueeze(2 + axis)
+    room = (2, 2, 0, 0) if axis else (0, 0, 2, 2)
+    wide = torch.nn.functional.pad(row, room)
+    angle = torch.tensor([1.0])
+    moved = Cyclic(8).act(angle, wide).narrow(2 + axis, 2, 1)
+    torch.testing.assert_close(Cyclic(8).act(angle, row), moved)
+    line = torch.ones(1, 1, 1, dtype=torch.float64)
+    half = transform(line, torch.eye(1, dtype=torch.float64), torch.tensor([0.25], dtype=torch.float64))
+    torch.testing.assert_close(half, 0.75 * line)
+
+
 def test_affine_translation_acts_on_signals():
     x = torch.randn(1, 1, 6, 6)
     moved = Affine(Cyclic(4)).act(torch.tensor([1.0, 0.0, 1.0]), x)

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 import kernelfield as kf
-from kernelfield.fields import MAGNet
+from kernelfield.fields import SIREN, BSpline, MAGNet, Morlet
+from kernelfield.groups import SO2, Cyclic, Scale
+from kernelfield.layers import AttentiveGroupConv, GroupConv, LiftingConv
 
 # Long, and of high frequencies: a kernel of rounded parameters or offsets has little in common with it.
 SIZE = 4000
@@ -41,6 +43,32 @@ def test_kernels_keep_their_digits(name: str, dtype: torch.dtype) -> None:
     for found, wanted in ((layer(x.to(dtype), coords=coords), at_points), (layer(signal.to(dtype)), on_grid)):
         assert found.dtype == dtype
         assert relative(found, wanted) < 1e-2
+
+
+GROUP_LAYERS: dict[str, Any] = {
+    "drawn rotations": (lambda: LiftingConv(2, 3, group=SO2(), samples=8, field=SIREN, kernel_size=7), (2, 9, 9)),
+    "rotations": (lambda: LiftingConv(2, 3, group=Cyclic(16), field=MAGNet, kernel_size=7), (2, 9, 9)),
+    "table": (lambda: LiftingConv(2, 3, group=Cyclic(8), kernel_size=5), (2, 9, 9)),
+    "on a group": (lambda: GroupConv(2, 3, group=Cyclic(8), field=SIREN, kernel_size=5), (2, 8, 9, 9)),
+    "dilations": (lambda: LiftingConv(1, 4, group=Scale(5), field=Morlet, kernel_size=33), (1, 300)),
+    "long splines": (lambda: LiftingConv(1, 2, group=Scale(4, base=1.5), field=BSpline, kernel_size=301), (1, 400)),
+    "attentive": (lambda: AttentiveGroupConv(2, 3, group=Scale(2, dim=2), kernel_size=3), (2, 2, 9, 9)),
+    "attention": (lambda: AttentiveGroupConv(2, 3, group=Scale(2), attention="input"), (2, 2, 9)),
+}
+
+
+@pytest.mark.parametrize("name", GROUP_LAYERS)
+def test_kernels_on_groups_keep_their_digits(name: str) -> None:
+    torch.manual_seed(0)
+    make, shape = GROUP_LAYERS[name]
+    layer, x = make().eval(), torch.randn(2, *shape)
+    wanted = layer(x).values
+    found = layer.bfloat16()(x.bfloat16())
+    assert found.dtype == torch.bfloat16
+    assert found.elements.dtype == torch.float32
+    assert relative(found.values, wanted) < 1.5e-2
+    found.values.float().square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in layer.parameters())
 
 
 @pytest.mark.parametrize("method", ["pairs", "cells", "grid"])

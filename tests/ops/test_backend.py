@@ -122,6 +122,14 @@ def test_recomputation_takes_the_path_of_the_forward_pass() -> None:
     assert seen == [True, True, False, False]
 
 
+def test_recomputation_inside_transforms() -> None:
+    """Gradients per sample, as torch.func computes them, equal autograd's."""
+    x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+    rows = torch.func.vmap(torch.func.grad(lambda row: backend.recompute(torch.sin, row).square().sum()))(x.detach())
+    backend.recompute(torch.sin, x).square().sum().backward()
+    torch.testing.assert_close(rows, x.grad)
+
+
 def test_plans_of_convolutions_follow_the_switch() -> None:
     """A choice that was made for a shape holds only as long as the switch stays."""
     x, kernel = torch.randn(1, 2, 8, device=DEVICE), torch.randn(2, 1, 3, device=DEVICE)

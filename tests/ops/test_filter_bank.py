@@ -7,8 +7,10 @@ import torch
 
 from kernelfield.fields import BSpline
 from kernelfield.ops import Dilated, conv, conv_bank, conv_reference
+from kernelfield.ops.conv.measured import forget
 from kernelfield.ops.filter_bank import PATHS
 from kernelfield.ops.filter_bank import _cheapest_paths as cheapest_paths
+from kernelfield.ops.filter_bank import _known_paths as known_paths
 from kernelfield.testing import assert_compiles, assert_exports
 
 F64 = {"dtype": torch.float64}
@@ -51,8 +53,6 @@ def test_a_dilated_kernel_is_the_spline_field(order, dilation):
     radius = (kernel.points - 1) // 2
     offset = torch.arange(-radius, radius + 1, **F64)
     values = field(offset[:, None] / (2 * dilation))[:, 0]
-    if order == 0 and dilation % 2 == 0:
-        return  # a box has two ends on samples there, and the field half of them
     torch.testing.assert_close(kernel.sampled()[0, 0], values)
 
 
@@ -136,3 +136,18 @@ def test_only_the_part_of_a_long_kernel_that_meets_the_signal_is_sampled(length)
         whole = torch.nn.functional.pad(kernel.sampled(), (length, length))
         centre = (whole.shape[-1] - 1) // 2
         torch.testing.assert_close(kernel.near(length), whole[..., centre + 1 - length : centre + length])
+
+
+@pytest.mark.parametrize("method", PATHS)
+@pytest.mark.parametrize("length", [20, 5], ids=["long", "shorter than the kernels"])
+def test_boxes_of_even_length(method, length):
+    x, kernels = torch.randn(2, 3, length, **F64), splines(dilations=(2, 4), order=0)
+    for y, kernel in zip(conv_bank(x, kernels, method=method), kernels, strict=True):
+        torch.testing.assert_close(y, reference(x, kernel))
+
+
+def test_choices_are_made_again_when_costs_change():
+    conv_bank(torch.randn(1, 1, 30), [torch.randn(1, 1, 3)])
+    assert known_paths.cache_info().currsize > 0
+    forget()
+    assert known_paths.cache_info().currsize == 0

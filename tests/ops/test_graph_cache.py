@@ -11,7 +11,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from kernelfield import CCNN
+from kernelfield.groups import Cyclic
+from kernelfield.layers import LiftingSelfAttention
 from kernelfield.ops import graph_cache as module
+from kernelfield.ops.attention.windows import neighbor_tables
 from kernelfield.ops.graph_cache import capturing, graph_cache
 from kernelfield.ops.points.neighbors import _ranks, nearest_nodes
 from kernelfield.ops.resample.matrix import _waves, resample_matrix
@@ -127,3 +130,31 @@ def test_every_cached_table_stays_alive(name: str, capture: Callable[[bool], Non
     assert isinstance(tables, module.GraphCache)
     tables.cache_clear()
     assert len(tables.pinned) == pinned
+
+
+def test_tables_of_attention_in_a_graph_stay_alive(capture: Callable[[bool], None]) -> None:
+    def make(size: int) -> torch.Tensor:
+        return neighbor_tables((size,), (3,), 1, 0, torch.device("cpu"))[0]
+
+    make(5)
+    capture(True)
+    used = weakref.ref(make(5))
+    capture(False)
+    for size in range(6, 80):
+        make(size)
+    gc.collect()
+    assert used() is not None
+
+
+def test_offsets_of_attention_in_a_graph_stay_alive(capture: Callable[[bool], None]) -> None:
+    layer = LiftingSelfAttention(2, 4, group=Cyclic(4), neighborhood=None, size=4).eval()
+    with torch.no_grad():
+        layer(torch.randn(1, 2, 3, 3))
+        used = [weakref.ref(moved) for moved, _ in layer._offset_cache.values()]
+        capture(True)
+        layer(torch.randn(1, 2, 3, 3))
+        capture(False)
+        for size in range(4, 10):
+            layer(torch.randn(1, 2, size, 2))
+    gc.collect()
+    assert [moved() is not None for moved in used] == [True]

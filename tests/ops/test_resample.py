@@ -101,6 +101,14 @@ def test_dtype_is_kept(dtype: torch.dtype) -> None:
     assert (y.double() - resample_reference(x.double(), 9)).abs().max() < 8 * torch.finfo(dtype).eps
 
 
+@pytest.mark.parametrize("size", [100, 400])
+def test_an_empty_batch(size: int) -> None:
+    x = torch.randn(0, 3, 200, requires_grad=True)
+    y = resample(x, size, window=[torch.ones(201)])
+    assert y.shape == (0, 3, size)
+    assert torch.autograd.grad(y.sum(), x)[0].shape == x.shape
+
+
 def test_same_size_is_the_identity() -> None:
     x = torch.randn(2, 6, 7)
     assert resample(x, (6, 7)).equal(x)
@@ -211,3 +219,16 @@ def test_a_masked_spectrum_is_a_convolution_in_space_and_every_nth_sample(old: i
     torch.testing.assert_close(found, expected)
     (ours,), (theirs,) = (torch.autograd.grad((y * x[..., :new]).sum(), mask) for y in (found, expected))
     torch.testing.assert_close(ours, theirs)
+
+
+def test_a_window_used_twice_has_the_same_gradient_for_a_second_derivative(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["kernelfield.ops.resample"], "MATRIX_UP_TO", 0)
+    x = torch.randn(2, 9, dtype=torch.float64)
+    window = torch.rand(5, dtype=torch.float64, requires_grad=True)
+    found = [
+        torch.autograd.grad(
+            resample(resample(x, 8, window=[window]), 9, window=[window]).square().sum(), window, create_graph=again
+        )
+        for again in (False, True)
+    ]
+    torch.testing.assert_close(found[0], found[1])

@@ -23,6 +23,7 @@ __all__ = [
     "NO_DATA",
     "WRONG",
     "absolute_path",
+    "check_data_folder",
     "context_processes",
     "errors",
     "floats",
@@ -49,6 +50,12 @@ def is_data(name: str) -> bool:
     """Return whether the name is a path of data and not a recipe."""
     path = Path(name)
     return path.suffix not in (".yaml", ".yml") and (path.is_file() or (path.is_dir() and not is_run(name)))
+
+
+def check_data_folder(name: str, folder: Path | None) -> None:
+    """Check that the option --data, the folder of a recipe's data, is not given together with a path of data."""
+    if folder is not None and is_data(name):
+        raise ValueError(f"--data must be given only with a recipe, got it with the data {name}")
 
 
 def is_run(name: str) -> bool:

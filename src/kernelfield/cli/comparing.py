@@ -8,7 +8,7 @@ from typing import Annotated, Any, Optional
 import typer
 
 from .app import Accelerator, DataFolder, Download, Json, NewData, Seeds, Settings, Synthetic, app
-from .common import FAILED, absolute_path, errors, floats, print_json
+from .common import FAILED, absolute_path, check_data_folder, errors, floats, print_json, recipe_of
 
 __all__ = ["card", "compare", "sweep"]
 
@@ -38,13 +38,14 @@ def compare(
 
 @app.command()
 def sweep(
-    recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")],
+    recipe: Annotated[str, typer.Argument(help="A recipe's name or file; or your own data, as for train.")],
     over: Annotated[
         list[str],
         typer.Option(metavar="A.B=…", help="Values v1,v2,… or, for a sampler, a range low:high or low:high:log."),
     ],
     out: Annotated[Optional[Path], typer.Option(help="Folder; by default runs/sweep-RECIPE.")] = None,  # noqa: UP045
     settings: Settings = None,
+    model: Annotated[str, typer.Option(help="Network for your own data; see list models.")] = "",
     sampler: Annotated[str, typer.Option(help="grid, or Optuna's tpe or random.")] = "grid",
     trials: Annotated[Optional[int], typer.Option(min=1, help="Number of trials that a sampler draws.")] = None,  # noqa: UP045
     seeds: Seeds = 1,
@@ -62,11 +63,11 @@ def sweep(
     with errors():
         from ..experiments.comparison import comparison_lines, comparison_table  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
-        from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
         from ..experiments.sweep import read_over  # noqa: PLC0415
         from ..experiments.sweep import sweep as run_sweep  # noqa: PLC0415
 
-        chosen = with_settings(find_recipe(recipe), settings or [])
+        check_data_folder(recipe, folder)
+        chosen = recipe_of(recipe, model, settings or [])
         found = run_sweep(
             chosen,
             Path("runs") / f"sweep-{chosen.name}" if out is None else out,

@@ -14,9 +14,9 @@ from .common import (
     FAILED,
     WRONG,
     absolute_path,
+    check_data_folder,
     errors,
     ints,
-    is_data,
     is_run,
     print_json,
     print_result,
@@ -82,8 +82,7 @@ def train(
         from ..experiments.run import fresh_folder  # noqa: PLC0415
         from ..experiments.seeds import fit_seeds  # noqa: PLC0415
 
-        if folder is not None and is_data(recipe):
-            raise ValueError(f"--data must be given only with a recipe, got it with the data {recipe}")
+        check_data_folder(recipe, folder)
         changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
         changes += ["training.freeze=true"] if freeze else []
         if is_run(recipe):

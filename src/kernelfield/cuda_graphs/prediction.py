@@ -13,7 +13,7 @@ from .._step_hooks import pause_step_hooks
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from .captured import CapturedFunction
-from .tree import flatten, map_tensors, rebuild
+from .tree import UnsupportedValue, flatten, map_tensors, rebuild
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,6 +56,8 @@ class CapturedPrediction:
             (layer, {}) for layer in layers
         ]
         self._versions: list[tuple[int, int]] = []
+        #: whether an argument or a result is an object that is no container of tensors
+        self._unknown = False
 
     @property
     def graphs(self) -> int:
@@ -76,16 +78,25 @@ class CapturedPrediction:
             kwargs: options of the network. If there are tensors among them, the batch is neither padded nor divided.
         """
         with self._evaluating():
-            tensors, form = flatten(args)
-            sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
-            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0]:
-                return self._captured(*args, **kwargs)
-            (batch,) = sizes
-            parts = [t.split(self.max_batch) for t in tensors]
-            results = [
-                self._padded(form, list(part), min(self.max_batch, batch - i * self.max_batch), kwargs)
-                for i, part in enumerate(zip(*parts, strict=True))
-            ]
+            if not self._unknown:
+                try:
+                    return self._in_parts(args, kwargs)
+                except UnsupportedValue:  # neither padded nor divided: its batch is unknown
+                    self._unknown = True
+            return self._captured(*args, **kwargs)
+
+    def _in_parts(self, args: Any, kwargs: dict[str, Any]) -> Any:
+        """Return the predictions for a batch that is padded, or divided, if all of its axes are known."""
+        tensors, form = flatten(args)
+        sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
+        if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or any(map(_mixes_samples, self._modules)):
+            return self._captured(*args, **kwargs)
+        (batch,) = sizes
+        parts = [t.split(self.max_batch) for t in tensors]
+        results = [
+            self._padded(form, list(part), min(self.max_batch, batch - i * self.max_batch), kwargs)
+            for i, part in enumerate(zip(*parts, strict=True))
+        ]
         return results[0] if len(results) == 1 else _joined(results)
 
     def _padded(self, form: Any, tensors: list[Tensor], batch: int, options: dict[str, Any]) -> Any:
@@ -96,6 +107,7 @@ class CapturedPrediction:
         result = self._captured(*rebuild(form, tensors), **options)
         if size == batch:
             return result
+        flatten(result)  # an error for objects whose tensors cannot be cut
         return map_tensors(lambda t: t[:batch] if t.dim() and t.shape[0] == size else t, result)
 
     @contextlib.contextmanager
@@ -136,6 +148,11 @@ class CapturedPrediction:
         self._versions = versions
 
 
+def _mixes_samples(module: nn.Module) -> bool:
+    """Return whether predictions of a module depend on the other samples of the batch."""
+    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
+
+
 def _joined(results: list[Any]) -> Any:
     """Join the results of parts of a batch."""
     tensors = [flatten(result)[0] for result in results]
@@ -151,14 +168,16 @@ def capture_prediction(
     The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
     of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
     :func:`torch.no_grad` or by a loaded state, but not through ``.data``. A batch is padded with zeros to the
-    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
-    and of its layers stay as they are.
+    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. If a layer normalises by
+    statistics of the batch in evaluation too, batches are neither padded nor divided. The modes of the network and of
+    its layers stay as they are.
 
     Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
     :class:`CaptureWarning` says why.
 
     Args:
-        net: a network whose tensors have the batch as their first axis.
+        net: a network whose tensors have the batch as their first axis. If it takes or returns other objects than
+            tensors and containers of them, it runs eagerly.
         max_batch: largest batch of one launch.
         max_graphs: number of graphs to keep, for batches of different sizes and inputs of different shapes.
         enabled: False to run eagerly, without a warning.

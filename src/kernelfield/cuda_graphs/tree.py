@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["UnsupportedValue", "constants", "flatten", "map_tensors", "rebuild", "signature"]
 
 #: values that are equal if and only if a captured function treats them alike
-_PLAIN = (bool, int, float, complex, str, bytes, slice, enum.Enum, torch.dtype, torch.device, torch.layout)
+_PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.layout)
 
 
 class UnsupportedValue(TypeError):  # noqa: N818
@@ -85,6 +85,8 @@ def _describe(value: Any, tensors: list[Tensor]) -> Any:
         return "value", type(value), value
     if isinstance(value, (tuple, list)):
         return "sequence", type(value), tuple(_describe(item, tensors) for item in value)
+    if isinstance(value, slice):  # has no hash before Python 3.12
+        return "slice", tuple(_describe(end, tensors) for end in (value.start, value.stop, value.step))
     if type(value) is dict:
         return "mapping", tuple(value), tuple(_describe(item, tensors) for item in value.values())
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -100,6 +102,8 @@ def _build(form: Any, tensors: Iterator[Tensor]) -> Any:
     if kind == "value":
         return rest[1]
     items = [_build(item, tensors) for item in rest[-1]]
+    if kind == "slice":
+        return slice(*items)
     if kind == "mapping":
         return dict(zip(rest[0], items, strict=True))
     if kind == "record":

@@ -16,6 +16,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from ..groups import Distribution
+from ..ops.backend import fast_paths
 from .host_calls import HostCalls, NotReady
 from .optimizers import CapturableOptimizer
 
@@ -129,6 +130,8 @@ class Watch:
             torch.is_grad_enabled(),
             torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
             torch.get_float32_matmul_precision(),
+            torch.are_deterministic_algorithms_enabled(),
+            fast_paths(),
         )
 
     def hyperparameters(self) -> Hashable:

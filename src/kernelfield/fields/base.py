@@ -59,6 +59,20 @@ class Field(nn.Module):
     Args:
         dim: number of coordinates D.
         channels: number of values N.
+
+    >>> class Cosines(Field):
+    ...     def __init__(self, dim, channels):
+    ...         super().__init__(dim, channels)
+    ...         self.weight = nn.Parameter(torch.randn(channels, dim))
+    ...         self.gain = nn.Parameter(torch.ones(channels))
+    ...     def evaluate(self, coords):
+    ...         return self.gain * torch.cos(coords @ self.weight.mT)
+    ...     @torch.no_grad()
+    ...     def scale_(self, factor):
+    ...         self.gain.mul_(factor)
+    ...         return self
+    >>> Cosines(2, 3)(torch.rand(5, 2)).shape
+    torch.Size([5, 3])
     """
 
     #: how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing`` and ``origin``:

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BSpline", "Table", "cardinal_bspline"]
 
+#: up to this degree the closed form is accurate; the terms of higher degrees are large and cancel
+_CLOSED_FORM_UP_TO = 7
+
 
 @checked(x=TensorOf("float"), order=Int(0, 100))
 def cardinal_bspline(x: Tensor, order: int) -> Tensor:
@@ -35,12 +38,24 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
     """
     if order == 0:  # a box; half open, so that shifted boxes tile the line
         return ((x > -0.5) & (x <= 0.5)).to(x.dtype)
+    if order > _CLOSED_FORM_UP_TO:
+        return _by_recursion(x.abs(), order)
     edge = (order + 1) / 2
     distance = x.abs()
     total = torch.zeros_like(x)
     for k in range(int(edge) + 1):
         total = total + ((-1) ** k * math.comb(order + 1, k)) * (edge - k - distance).clamp(min=0).pow(order)
     return total / math.factorial(order)
+
+
+def _by_recursion(x: Tensor, order: int) -> Tensor:
+    """Return the cardinal B-spline by de Boor's recursion in its degree, which adds positive terms only."""
+    at = x.unsqueeze(-1) + order / 2 - torch.arange(order + 1, dtype=x.dtype, device=x.device)
+    values = cardinal_bspline(at, 0)
+    for degree in range(1, order + 1):
+        at, edge = at[..., :-1] - 0.5, (degree + 1) / 2
+        values = ((edge + at) * values[..., :-1] + (edge - at) * values[..., 1:]) / degree
+    return values.squeeze(-1)
 
 
 class BSpline(Field):

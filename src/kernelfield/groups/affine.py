@@ -117,16 +117,33 @@ class Affine(Group):
 
 
 def SE2() -> Affine:  # noqa: N802
-    """Return the translations and rotations of the plane."""
+    """Return the translations and rotations of the plane.
+
+    >>> SE2().identity()
+    tensor([0., 0., 0.])
+    """
     return Affine(SO2())
 
 
 def E2() -> Affine:  # noqa: N802
-    """Return the translations, rotations and reflections of the plane."""
+    """Return the translations, rotations and reflections of the plane.
+
+    >>> E2().identity()
+    tensor([0., 0., 0., 1.])
+    """
     return Affine(O2())
 
 
 @checked(n=Int(1, 10_000), base=Number(1, without_low=True), dim=Int(1, 3))
 def scale_translation(n: int, base: float = 2.0, *, dim: int = 1) -> Affine:
-    """Return the translations and dilations of space."""
+    """Return the translations and dilations of space.
+
+    Args:
+        n: number of dilations in the window.
+        base: ratio of neighbouring dilations, above 1.
+        dim: number of dimensions of space.
+
+    >>> scale_translation(3).act_on(torch.tensor([5.0, 2.0]), torch.tensor([1.0]))      # 5 + 2² · 1
+    tensor([9.])
+    """
     return Affine(Scale(n, base, dim=dim))

@@ -172,7 +172,10 @@ class Group:
 
     def determinant(self, a: Tensor) -> Tensor:
         """Return the factor by which ``a`` scales volumes: (…), positive."""
-        return torch.linalg.det(self.matrix(a)).abs()
+        matrix = self.matrix(a)
+        if matrix.dtype in (torch.bfloat16, torch.float16):  # torch has no determinant in half precision
+            return torch.linalg.det(matrix.float()).abs().to(matrix.dtype)
+        return torch.linalg.det(matrix).abs()
 
     def stretch(self) -> float:
         """Return the largest factor by which an element stretches lengths."""

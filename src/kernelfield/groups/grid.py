@@ -41,7 +41,7 @@ def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Te
     rounded = matrix.round()
     if _is_signed_permutation(rounded) and bool((matrix - rounded).abs().max() < 1e-6):
         signal = _permute(signal, rounded)
-        matrix = torch.eye(dim, dtype=matrix.dtype)
+        matrix = torch.eye(dim, dtype=matrix.dtype, device=matrix.device)
         if bool((shift - shift.round()).abs().max() < 1e-6):
             return _translate(signal, [int(s) for s in shift.round()])
     return _warp(signal, matrix[None].to(signal.device), shift.to(signal.device))[0]
@@ -53,8 +53,8 @@ def _check_axes(signal: Tensor, dim: int) -> None:
 
 
 def _is_signed_permutation(matrix: Tensor) -> bool:
-    ones = torch.ones(matrix.shape[-1], dtype=matrix.dtype)
-    return bool((matrix.abs().sum(0) == ones).all() and (matrix.abs().sum(1) == ones).all())
+    entries = matrix.abs()
+    return bool((entries.sum(0) == 1).all() and (entries.sum(1) == 1).all())
 
 
 def _permute(signal: Tensor, matrix: Tensor) -> Tensor:
@@ -109,11 +109,17 @@ def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
     if shift is not None:
         points = points - shift
-    # grid_sample counts from -1 to 1 between the outermost samples, and its last coordinate is the first axis.
+    # grid_sample counts from -1 to 1 between the outermost samples, so a single sample gets a zero on either side.
+    single = [int(k == 1) for k in space]
+    halves = [(k - 1) / 2 + pad for k, pad in zip(space, single, strict=True)]
+    flat = signal.reshape(1, -1, *space)
+    if any(single):
+        flat = F.pad(flat, [pad for pad in reversed(single) for _ in range(2)])
+    # The last coordinate of grid_sample is the first axis.
     moved = torch.einsum("nij,pj->npi", inverse, points).unbind(-1)
-    at = torch.stack([x / max((k - 1) / 2, 0.5) for x, k in zip(moved, space, strict=True)][::-1], dim=-1)
+    at = torch.stack([x / half for x, half in zip(moved, halves, strict=True)][::-1], dim=-1)
     at = at.unflatten(1, space).to(signal.dtype)
-    flat = signal.reshape(1, -1, *space).expand(n, *[-1] * (dim + 1))
+    flat = flat.expand(n, *[-1] * (dim + 1))
     if dim == 1:  # grid_sample needs at least two dimensions
         flat, at = flat.unsqueeze(-2), torch.cat([at, torch.zeros_like(at)], dim=-1).unsqueeze(1)
     values = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)

@@ -61,7 +61,7 @@ class Pointwise(nn.Module):
         self.weight = nn.Parameter(torch.randn(out_channels, in_channels) * (gain / math.sqrt(in_channels)))
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
 
-    @checked(x=_SIGNAL, offset=TensorOf("float", "in") | None)
+    @checked(x=TensorOf("float", "batch, channels, *space", empty=False), offset=TensorOf("float", "in") | None)
     def forward(
         self,
         x: Tensor,
@@ -237,9 +237,11 @@ class CumulativeNorm(ChannelNorm):
     def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (batch, 1, time) cumulative sums of the channels' mean and of their mean square."""
         values = x if x.dtype == torch.float64 else x.float()
-        # The sums are long and their difference is small: add in double precision.
-        means = (values.mean(dim=1, keepdim=True), values.square().mean(dim=1, keepdim=True))
-        return means[0].cumsum(dim=-1, dtype=torch.float64), means[1].cumsum(dim=-1, dtype=torch.float64)
+        # The sums are long and their difference is small: add in double precision. The mean square is the variance of
+        # the channels plus their squared mean: squares of values far from zero would lose the digits of the variance.
+        mean = values.mean(dim=1, keepdim=True, dtype=torch.float64)
+        variance = (values - mean.to(values.dtype)).square().mean(dim=1, keepdim=True)
+        return mean.cumsum(dim=-1), (variance + mean.square()).cumsum(dim=-1)
 
     def normalise(self, x: Tensor, mean: Tensor, square: Tensor) -> Tensor:
         """Normalise ``x``, given the means (batch, 1, time) of its values and of their squares."""

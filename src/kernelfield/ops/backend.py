@@ -127,7 +127,8 @@ def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     >>> torch.equal(x.grad, x.exp())
     True
     """
-    if not torch.is_grad_enabled():
+    # Checkpoints fail inside torch.func's transforms, which keep what they need themselves.
+    if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return function(*arguments)
     if torch.compiler.is_compiling():
         traced: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)

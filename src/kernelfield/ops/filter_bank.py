@@ -27,12 +27,13 @@ from .._object_kinds import Instance, TensorOf
 from ..fields.splines import cardinal_bspline
 from .conv import conv
 from .conv.cost import Work, seconds
+from .conv.measured import on_change
 from .conv.shape import centres, is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Dilated", "conv_bank"]
+__all__ = ["Dilated", "conv_bank", "fit_kernel"]
 
 PATHS = ("auto", "direct", "fft", "dilated")
 
@@ -60,13 +61,20 @@ class Dilated(NamedTuple):
 
     @property
     def radius(self) -> int:
-        """Number of samples on either side at which one dilated spline is not zero."""
+        """Number of samples on either side at which one dilated spline may differ from zero."""
+        if self.order == 0:  # a box, which holds its upper end
+            return self.dilation // 2
         return math.ceil((self.order + 1) / 2 * self.dilation) - 1
 
     def basis(self) -> Tensor:
         """Return one dilated spline at the samples: (2·radius + 1,)."""
-        offset = torch.arange(-self.radius, self.radius + 1, device=self.weights.device, dtype=self.weights.dtype)
-        return cardinal_bspline(offset / self.dilation, self.order)
+        offset = torch.arange(-self.radius, self.radius + 1, device=self.weights.device, dtype=self._offset_dtype)
+        return cardinal_bspline(offset / self.dilation, self.order).to(self.weights.dtype)
+
+    @property
+    def _offset_dtype(self) -> torch.dtype:
+        """The dtype of offsets: in half precision, large offsets would be rounded to their neighbours."""
+        return torch.promote_types(self.weights.dtype, torch.float32)
 
     def sampled(self) -> Tensor:
         """Return the kernel at all its samples: (out, in, points)."""
@@ -83,10 +91,10 @@ class Dilated(NamedTuple):
         """
         centre = (self.weights.shape[-1] - 1) // 2
         kept = min(centre, (length - 1 + self.radius) // self.dilation)
-        new: dict[str, Any] = {"device": self.weights.device, "dtype": self.weights.dtype}
+        new: dict[str, Any] = {"device": self.weights.device, "dtype": self._offset_dtype}
         offset = torch.arange(1 - length, length, **new) / self.dilation
         place = torch.arange(-kept, kept + 1, **new)
-        splines = cardinal_bspline(offset - place.unsqueeze(1), self.order)
+        splines = cardinal_bspline(offset - place.unsqueeze(1), self.order).to(self.weights.dtype)
         return self.weights.narrow(-1, centre - kept, 2 * kept + 1) @ splines
 
 
@@ -108,8 +116,8 @@ def conv_bank(
         x: (batch, in, \*space) signal.
         kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
         boundary: what lies beyond the signal, "zero" or "periodic".
-        method: one path for all kernels, "direct", "fft", or "dilated" (all but splines then take "direct");
-            or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
+        method: one path for all kernels, "direct", "fft", or "dilated" (kernels that are not splines then take
+            "direct"); or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
 
     Returns:
         (batch, out, \*space) signals, one for each kernel.
@@ -146,7 +154,7 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
     # Smoothing spreads the signal beyond its ends, where the sum reads it: pad by the smaller of the two reaches.
     beyond = min(kernel.radius, reach)
     padded = F.pad(x, (beyond, beyond))
-    basis = _fitted(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
+    basis = fit_kernel(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
     smooth = conv(padded, basis.expand(x.shape[1], -1, -1), groups=x.shape[1])
     # torch's convolution is a correlation
     flipped = weights.to(smooth.dtype).flip(-1)
@@ -174,14 +182,14 @@ def _padded(kernel: Tensor, points: Sequence[int]) -> Tensor:
 def _sampled(kernel: Tensor | Dilated, x: Tensor, boundary: str) -> Tensor:
     """Return the kernel at the samples that overlap the signal."""
     if not isinstance(kernel, Dilated):
-        return _fitted(kernel, x, boundary)
+        return fit_kernel(kernel, x, boundary)
     length = x.shape[-1]
     if boundary == "zero" and not is_symbolic(length) and kernel.points > 2 * length - 1:
         return kernel.near(length)
-    return _fitted(kernel.sampled(), x, boundary)
+    return fit_kernel(kernel.sampled(), x, boundary)
 
 
-def _fitted(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
+def fit_kernel(kernel: Tensor, x: Tensor, boundary: str) -> Tensor:
     """Return an equivalent kernel of at most twice the signal's length, without the points that never overlap it."""
     for axis, (points, length) in enumerate(zip(kernel.shape[2:], x.shape[2:], strict=True), start=2):
         if is_symbolic(points, length) or points <= 2 * length - 1:
@@ -258,3 +266,4 @@ def _cheapest_paths(
 
 #: the cached form, a separate function because a compiler does not trace through caches
 _known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)
+on_change(_known_paths.cache_clear)

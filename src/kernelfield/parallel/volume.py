@@ -39,6 +39,10 @@ class ConvPlan:
         after: samples after it.
         sent: values that each process sends in the forward pass, per sample of the batch and point of other axes.
         received: values that each process receives; it sends their gradients in the backward pass.
+
+    >>> plan = plan_conv((64, 64), 9, in_channels=8, out_channels=8, depthwise=True)
+    >>> plan.bytes_sent(0, (2, 8, 128), itemsize=4, backward=True)
+    512
     """
 
     method: str

@@ -277,7 +277,7 @@ class _BestWeights:
 
     def __call__(self, progress: Progress) -> None:
         scores = progress.metrics
-        if self.title:
+        if self.title and (scores or not math.isnan(progress.loss)):  # a report of the speed alone has no loss
             text = "".join(f", validation {name} {value:.4g}" for name, value in scores.items())
             print(f"{self.title}: step {progress.step} of {progress.steps}, loss {progress.loss:.4g}{text}", flush=True)  # noqa: T201
         if not scores:

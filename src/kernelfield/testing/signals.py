@@ -149,12 +149,16 @@ def assert_causal(
     """
     if not len(x):
         raise ValueError(f"x must have at least one sample, got shape {tuple(x.shape)}")
+    length = x.shape[-1]
+    chosen = list(range(length - 1) if times is None else times)
+    if any(t >= length for t in chosen):
+        raise ValueError(f"times must be below the {length} times of x, got {chosen}")
     other = _other_signal(x)
     with evaluation(model):
         expected = signal_of(model(x))
         if expected.shape[-1:] != x.shape[-1:]:
-            raise AssertionError(f"not causal: {x.shape[-1]} times in, output of shape {tuple(expected.shape)}")
-        for t in range(x.shape[-1] - 1) if times is None else times:
+            raise AssertionError(f"not causal: {length} times in, output of shape {tuple(expected.shape)}")
+        for t in chosen:
             got = signal_of(model(torch.cat([x[..., : t + 1], other[..., t + 1 :]], dim=-1)))
             changed = (got - expected)[..., : t + 1].abs()
             rounding = _rounding(expected.dtype) * max(scale_of(expected), scale_of(got))

@@ -7,7 +7,7 @@ import torch
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier, Table
-from kernelfield.layers import ActiveSlice, BatchNorm, Pointwise
+from kernelfield.layers import ActiveSlice, BatchNorm, CumulativeNorm, Pointwise
 
 
 @pytest.mark.parametrize("field", [MLP, SIREN, RandomFourier, FourierFilter, GaborFilter, MAGNet, BSpline, Table])
@@ -39,6 +39,8 @@ def test_channels_are_checked() -> None:
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 4, 8), active=ActiveSlice((4,)))
     with pytest.raises(ValueError, match=r"\bx must"):
         CKConv(3, 3, size=8, depthwise=True)(torch.randn(1, 3, 8), active=ActiveSlice((2,)))
+    with pytest.raises(ValueError, match=r"\bx must"):
+        Pointwise(3, 5)(torch.randn(4, 3))
 
 
 def test_parts_of_linear_maps() -> None:
@@ -78,3 +80,10 @@ def test_a_step_that_is_a_tensor(causal: bool, step: float) -> None:
     kernel = layer.sample_at((16,), [torch.tensor(step, dtype=torch.float64)], 3)
     assert kernel.shape[-1] == (16 if causal else 31)
     torch.testing.assert_close(layer(x, kernel=kernel), layer(x, step=step))
+
+
+def test_the_cumulative_norm_of_values_far_from_zero() -> None:
+    torch.manual_seed(0)
+    norm, x = CumulativeNorm(4), torch.randn(2, 4, 50)
+    far = (x.double() + 4096).float()  # rounded, and so is what it is compared with
+    torch.testing.assert_close(norm(far), norm(far - 4096), atol=2e-3, rtol=0)

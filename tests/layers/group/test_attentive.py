@@ -303,3 +303,10 @@ def test_coattentive_convolutions_are_equivariant(group, size):
     conv = randomised(CoAttentive(GroupConv(2, 3, group=group)))
     assert_equivariant(lift, group, signal(None, size, channels=2), **EXACT)
     assert_equivariant(conv, group, signal(group, size, channels=2), **EXACT)
+
+
+@pytest.mark.parametrize("per", ["channel", "filter"])
+def test_coattention_over_a_single_element_changes_nothing(per):
+    conv = GroupConv(2, 3, group=Trivial()).double()
+    x = torch.randn(2, 2, 1, 6, 6, dtype=torch.float64)
+    torch.testing.assert_close(CoAttentive(conv, per=per).double()(x).values, conv(x).values)

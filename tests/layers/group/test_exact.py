@@ -227,3 +227,30 @@ def test_values_keep_their_variance():
 def test_errors_name_the_argument(make, message):
     with pytest.raises((ValueError, TypeError), match=rf"\b{message}"):
         make()
+
+
+def test_rotated_tables_have_the_digits_of_every_dtype():
+    kernel = GroupKernel(Cyclic(6), Table, 2, 3, kernel_size=5)
+    before, state = kernel(), torch.get_rng_state()
+    kernel.double()
+    elements = kernel.group.elements(torch.float64)
+    torch.testing.assert_close(kernel(), kernel(elements, elements), rtol=1e-12, atol=1e-13)
+    assert kernel.float()().equal(before)
+    assert torch.get_rng_state().equal(state)
+    rotation = kernel.rotation.clone()
+    assert kernel.bfloat16().float().rotation.equal(rotation)
+
+
+def test_training_after_a_prediction_in_inference_mode(monkeypatch):
+    """As on a GPU, where planes are not channels last."""
+    monkeypatch.setitem(convolve.CHANNELS_LAST, "cpu", lambda: False)
+    for net, shape in (
+        (LiftingConv(2, 3, group=Cyclic(4)), (1, 2, 5, 5)),
+        (GCNN(1, 2, group=Cyclic(4), channels=2), (1, 1, 28, 28)),
+    ):
+        x = torch.randn(shape)
+        with torch.inference_mode():
+            net.eval()(x)
+        y = net.train()(x)
+        (y.values if isinstance(net, LiftingConv) else y).square().sum().backward()
+        assert all(p.grad is not None for p in net.parameters())

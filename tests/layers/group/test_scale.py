@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from kernelfield.fields import SIREN, BSpline, Table
 from kernelfield.groups import Cyclic, Scale
-from kernelfield.layers.group import GroupConv, LiftingConv, kernel, wavelet_loss
+from kernelfield.layers.group import GroupConv, LiftingConv, SeparableGroupConv, kernel, wavelet_loss
 from kernelfield.layers.group.correlate import convolve
 from kernelfield.layers.group.gconv import folded
 from kernelfield.testing import (
@@ -246,3 +246,12 @@ def test_tables_need_a_list_of_dilations():
     with pytest.raises(ValueError, match=r"\bfield must"):
         GroupConv(1, 1, group=Scale(3, continuous=True), field=Table, samples=2)
     assert kernel.GroupKernel(Scale(3), Table, 1, 1, kernel_size=3, interactions=2)().shape == (1, 3, 1, 3, 15)
+
+
+@pytest.mark.parametrize("boundary", ["zero", "periodic"])
+def test_grouped_kernels_may_be_much_longer_than_the_signal(boundary):
+    x, kernels = torch.randn(2, 3, 7, **F64), torch.randn(3, 1, 41, **F64)
+    each = [convolve(x[:, i : i + 1], kernels[i : i + 1], boundary) for i in range(3)]
+    torch.testing.assert_close(convolve(x, kernels, boundary, groups=3), torch.cat(each, dim=1))
+    layer = SeparableGroupConv(2, 3, group=Scale(4), kernel_size=9).double()
+    assert layer(torch.randn(1, 2, 4, 5, **F64)).shape == (1, 3, 4, 5)

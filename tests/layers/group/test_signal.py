@@ -51,6 +51,8 @@ def test_pointwise_functions_take_signals():
         assert module(x).values.equal(module(x.values))
     assert (x**2).values.equal(x.values**2)
     assert torch.maximum(x, -x).values.equal(x.values.abs())
+    assert torch.maximum(x, other=-x).values.equal(x.values.abs())
+    assert torch.add(input=x, other=x).values.equal(2 * x.values)
     assert F.relu(x).values.equal(x.map(F.relu).values)
     with pytest.raises(TypeError, match=r"signal\.values"):
         torch.softmax(x, dim=2)

@@ -66,6 +66,24 @@ def test_lines_and_volumes(space):
     )
 
 
+@pytest.mark.parametrize(("queries", "keys"), [(1, 4), (4, 1), (1, 1)])
+def test_all_queries_or_keys_may_share_a_code(queries, keys):
+    q, k, v = torch.randn(3, 2, 3, 4, 5, dtype=torch.float64)
+    codes = torch.randn(2, queries, keys, 2, dtype=torch.float64), torch.randn(2, 3, 1, dtype=torch.float64)
+    wanted = group_attention_reference(q, k, v, *codes)
+    torch.testing.assert_close(group_attention(q, k, v, *codes), wanted)
+
+
+def test_vmap():
+    q, k, v = torch.randn(3, 2, 3, 4, 5, dtype=torch.float64)
+    codes = torch.randn(2, 3, 2, dtype=torch.float64), torch.randn(2, 3, 1, dtype=torch.float64)
+
+    def attend(q, k, v):
+        return group_attention(q[None], k[None], v[None], *codes, neighborhood=(3,))[0]
+
+    torch.testing.assert_close(torch.vmap(attend)(q, k, v), group_attention(q, k, v, *codes, neighborhood=(3,)))
+
+
 def test_keys_may_be_hidden():
     tensors = inputs(neighborhood=None)
     valid = torch.rand(30, 30) < 0.5

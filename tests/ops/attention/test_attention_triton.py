@@ -161,3 +161,32 @@ def test_on_a_gpu(elements, neighborhood, dtype, least):
     channels = (6, 4, 0) if elements > 1 else (6, 0, 4)
     options = {"g": elements, "h": max(4, elements), "space": (11, 10), "channels": channels, "device": "cuda"}
     assert max(errors(**options, neighborhood=neighborhood, dtype=dtype)) < least
+
+
+@pytest.mark.parametrize(
+    ("neighborhood", "around"), [((3,), (3,)), (None, (3, 3)), (None, (1, 1))], ids=["near", "all", "one code"]
+)
+def test_second_derivatives_are_those_of_the_reference(neighborhood, around):
+    shapes = [(1, 2, 3, 3)] * 3 + [(2, *around, 1), (2, 2, 1)]
+    tensors = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+    exact = [t.detach().double().requires_grad_() for t in tensors]
+    keep = torch.rand(1, 3, 2, 3, device=DEVICE) < 0.7
+    found = []
+    for inputs, method in ((tensors, "triton"), (exact, "reference")):
+        y = group_attention(*inputs, neighborhood=neighborhood, keep=keep, method=method)
+        slopes = torch.autograd.grad(y.square().sum(), inputs, create_graph=True)
+        found.append((*slopes, *torch.autograd.grad(sum(s.sin().sum() for s in slopes), inputs)))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours.double(), theirs, atol=1e-3, rtol=1e-3)
+
+
+def test_second_derivatives_of_the_sum_of_softmaxes():
+    shapes = (1, 2, 2, 2, 3), (1, 2, 2, 3, 3), (1, 2, 2, 3, 2)
+    scores = [torch.randn(shape, device=DEVICE).requires_grad_() for shape in shapes]
+    seen = torch.tensor([[True, False, True]], device=DEVICE)
+    found = []
+    for fused in (True, False):
+        y = softmax_sum(*scores, seen, fused=fused)
+        slopes = torch.autograd.grad(y.square().sum(), scores, create_graph=True)
+        found.append((*slopes, *torch.autograd.grad(sum(s.sin().sum() for s in slopes), scores)))
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)

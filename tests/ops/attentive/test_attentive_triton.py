@@ -268,3 +268,14 @@ def test_an_input_on_a_gpu(last):
     torch.manual_seed(0)
     for group in (Cyclic(4), Dihedral(4)):
         assert max(input_errors(group, 20, (13, 10), last, device="cuda")) < 5e-5
+
+
+def test_training_after_a_prediction_in_inference_mode():
+    planes._window_means.cache_clear()
+    planes._statistic_factors.cache_clear()
+    layer = AttentiveGroupConv(1, 1, group=Mirror(), kernel_size=3, attention_size=3).to(DEVICE)
+    x = torch.randn(1, 1, 2, 3, 3, device=DEVICE)
+    with torch.inference_mode():
+        layer(x)
+    layer(x).values.square().sum().backward()
+    assert all(p.grad is not None for p in layer.parameters())

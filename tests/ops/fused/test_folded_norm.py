@@ -82,3 +82,24 @@ def test_the_layer_takes_either_layout(dtype: torch.dtype) -> None:
     torch.testing.assert_close(norm.state_dict(), other.state_dict(), rtol=1e-4, atol=1e-4)
     norm.eval(), other.eval()
     torch.testing.assert_close(norm(x), other(x.contiguous()), rtol=2e-2, atol=2e-2)
+
+
+def test_a_norm_used_twice_has_the_same_gradients_for_second_derivatives() -> None:
+    x = signal(2, 2, 3, 2)
+    weight, bias = (torch.randn(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+
+    def norm(x: torch.Tensor) -> torch.Tensor:
+        return folded_batch_norm(x, weight, bias, None, None, training=True, momentum=0.1, eps=1e-3)
+
+    found = [
+        torch.autograd.grad(norm(norm(x).exp()).pow(3).sum(), (weight, bias), create_graph=again)
+        for again in (False, True)
+    ]
+    torch.testing.assert_close(found[0], found[1])
+
+
+def test_second_derivatives_with_fixed_scales() -> None:
+    x, fixed = signal(2, 2, 3, 2).requires_grad_(), torch.ones(2, dtype=torch.float64)
+    y = folded_batch_norm(x, fixed, fixed, None, None, training=True, momentum=0.1, eps=1e-3)
+    (slope,) = torch.autograd.grad(y.pow(3).sum(), x, create_graph=True)
+    assert torch.autograd.grad(slope.square().sum(), x)[0].isfinite().all()

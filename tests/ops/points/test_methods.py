@@ -12,6 +12,7 @@ from kernelfield.layers import use_point_plans
 from kernelfield.ops import plan_points, point_conv
 from kernelfield.ops.points import within
 from kernelfield.ops.points.choose import choose_method
+from kernelfield.ops.points.reach import find_candidates
 from kernelfield.ops.points.shape import PointConv
 from tests.contracts.point_cases import Waves
 from tests.contracts.point_convolutions import PointConvContract
@@ -130,3 +131,29 @@ def test_neighbours_found_by_cells_are_those_of_all_distances(
         monkeypatch.setattr(within, "FEWEST_FOR_CELLS", {"cpu": fewest})
         found.append(point_conv(x, coords, kernel, reach, out_channels=4, groups=4, neighbors=12, mask=mask, at=at))
     assert torch.allclose(*found, atol=1e-10)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_times_far_from_zero_have_no_more_candidates(causal: bool) -> None:
+    times = torch.arange(500, dtype=torch.float64).view(1, -1, 1) / 4
+    reach = torch.tensor([3.0], dtype=torch.float64)
+    near, far = (find_candidates(t, t, None, reach, causal=causal).length for t in (times, times + 1.7e9))
+    assert torch.equal(near, far)
+    kernel = Waves(1, 2, size=3.0, decay=1.0)
+    x = torch.randn(1, 2, 500, dtype=torch.float64)
+    options: dict[str, Any] = {"out_channels": 2, "groups": 2, "causal": causal}
+    found = point_conv(x, times + 1.7e9, kernel, reach, method="cells", **options)
+    torch.testing.assert_close(found, point_conv(x, times, kernel, reach, method="pairs", **options))
+
+
+def test_neighbours_of_points_in_half_precision() -> None:
+    """The squares of distances above 256 are infinite in float16."""
+    torch.manual_seed(0)
+    x, coords, reach = torch.randn(1, 1, 20), (1000 * torch.rand(1, 20, 2)).half(), torch.tensor([1000.0, 1000.0])
+    found = point_conv(x.half(), coords, _ones, reach.half(), out_channels=1, neighbors=6)
+    exact = point_conv(x, coords.float(), _ones, reach, out_channels=1, neighbors=6)
+    torch.testing.assert_close(found.float(), exact, rtol=0.02, atol=0.01)
+
+
+def _ones(offsets: Tensor) -> Tensor:
+    return torch.ones_like(offsets[..., :1])

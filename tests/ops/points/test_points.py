@@ -11,6 +11,7 @@ from kernelfield import CKConv, FlexConv
 from kernelfield.fields import SIREN, MAGNet
 from kernelfield.ops import limit_point_memory, point_conv, point_sums
 from kernelfield.ops.points import chunks
+from kernelfield.ops.points.window import gather, spread, stencil
 from tests.largest import Largest, Peak
 
 #: so many values were to be held without chunks: hidden ones, kernel values, offsets
@@ -96,3 +97,12 @@ def test_memory_bounds_end_with_their_block() -> None:
     assert chunks.chunk_values("cpu") == before
     with pytest.raises(ValueError, match="limit"):
         limit_point_memory(0)
+
+
+def test_windows_are_transformed_by_vmap() -> None:
+    first, weights = stencil(torch.tensor([[4.3], [6.8]], dtype=torch.float64), 1e-2)
+    where = ((1, 14), torch.zeros(2, dtype=torch.long))
+    rows, grids = torch.randn(3, 2, 2, dtype=torch.float64), torch.randn(3, 14, 2, dtype=torch.float64)
+    for function, values in ((spread, rows), (gather, grids)):
+        one_by_one = torch.stack([function(v, first, weights, *where) for v in values])
+        torch.testing.assert_close(torch.vmap(lambda v, f=function: f(v, first, weights, *where))(values), one_by_one)

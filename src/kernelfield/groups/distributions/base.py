@@ -111,7 +111,7 @@ class Distribution(nn.Module):
         return self
 
     def fix_size(self, fixed: bool = True) -> Distribution:
-        """Compute all elements in compiled programs; see :attr:`fixed_size`. With ``fixed=False``, no more."""
+        """Compute all elements in compiled programs; see :attr:`fixed_size`. ``fixed=False`` undoes this."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.fixed_size = fixed

@@ -111,8 +111,18 @@ def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
 
     with γ the :meth:`Distribution.limits` of a layer. (The appendix prints the negative of this, which would reward
     growth.)
+
+    Args:
+        distributions: of the layers, in order of depth, over groups with equally many factors.
+
+    >>> from kernelfield.groups import SO2
+    >>> monotonicity([Interval(SO2(), 8, width=0.5), Interval(SO2(), 8, width=0.75)]).item()
+    0.25
     """
     limits = [d.limits() for d in distributions]
+    if len({len(each) for each in limits}) > 1:
+        factors = [len(each) for each in limits]
+        raise ValueError(f"distributions must be over groups with equally many factors, got {factors}")
     steps = [torch.relu(after - before).sum() for before, after in pairwise(limits)]
     return torch.stack(steps).sum() if steps else limits[0].new_zeros(())
 

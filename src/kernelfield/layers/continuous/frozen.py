@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ...ops.conv.kept import keep_spectra, refresh_spectra
+from ...ops.conv.frozen_spectra import keep_spectra, refresh_spectra
 from ...ops.graph_cache import capturing
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from ..._object_kinds import TensorOf
 from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
-from .correlate import correlate
+from .correlate import correlate, match_precision
 from .gconv import BaseGroupConv, GroupConv, LiftingConv, folded
 from .input_attention import GateAttention, InputAttention, hidden_width
 from .kernel import GroupKernel
@@ -129,9 +129,9 @@ class _AttentiveConv(BaseGroupConv):
             self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
 
     def _attended(self, x: Tensor) -> GroupSignal:
-        r"""Return the convolution of (batch, in, h̃, \*space) values, less what attention removes."""
+        r"""Return the convolution of (batch, in, h̃, \*space) values, minus what attention removes."""
         assert isinstance(self.branch, _Attention)
-        kernel = self.kernel.flipped()
+        kernel = match_precision(self.kernel.flipped(), x)
         y = correlate(x.flatten(1, 2), folded(kernel), self.boundary).unflatten(1, (self.out_channels, -1))
         maps = self.branch.rendered(flip=True)
         removed = attentive_residual(x, kernel, maps, self.boundary, self.chunk, is_flipped=True)
@@ -146,7 +146,7 @@ class _AttentiveConv(BaseGroupConv):
             shape = (len(x), self.group.order or 1, *x.shape[3:])
             return alpha.unsqueeze(1).expand(shape) if branch.lifting else alpha
         assert isinstance(branch, _Attention)
-        found = responses(x, self.kernel(), self.boundary)
+        found = responses(x, match_precision(self.kernel(), x), self.boundary)
         _, alpha_c, alpha_x = attend_responses(found, *branch.rendered())
         batch, _, _, out, h = found.shape[:5]
         minus = found.new_ones(batch, out, h, 1, *[1] * dim)
@@ -198,7 +198,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
             \mathcal{L}_h \psi^X\big)
 
     with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as
-    output values. The output is an ordinary convolution less a weighted sum of responses,
+    output values. The output is an ordinary convolution minus a weighted sum of responses,
     :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU, for planes of at most float32, its kernels write no
     response to memory. Elsewhere the layer computes responses for a few samples and output channels at a time, and
     again in the backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a

@@ -154,7 +154,7 @@ class CoAttentive(nn.Module):
         filters = n if self.before_sum and isinstance(conv, GroupConv) else 1
         terms = conv.kernel.fan_in // n if self.before_sum else conv.kernel.fan_in
         self.attention = CyclicSelfAttention(conv.out_channels * filters, group=conv.group, form=form, fan_in=terms)
-        if filters > 1:
+        if self.before_sum and isinstance(conv, GroupConv):
             h = conv.group.elements(torch.float64)
             steps = conv.group.distance(conv.group.product(h[:, None], h[None])[..., None, :], h).argmin(dim=-1)
             self.register_buffer("steps", steps, persistent=False)

@@ -10,13 +10,22 @@ from torch.nn import functional as F
 from ..._step_hooks import step_hooks_paused
 from ...ops import Dilated, conv, conv_bank
 from ...ops.conv import reversed_conv
+from ...ops.filter_bank import fit_kernel
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-__all__ = ["BOUNDARIES", "check_even", "convolve", "convolve_bank", "correlate", "prefers_channels_last"]
+__all__ = [
+    "BOUNDARIES",
+    "check_even",
+    "convolve",
+    "convolve_bank",
+    "correlate",
+    "match_precision",
+    "prefers_channels_last",
+]
 
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
@@ -35,14 +44,18 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     ``boundary="valid"`` returns only outputs whose window lies within the signal, n - points + 1 along each axis. They
     lie symmetrically for even kernels too, whose centre is between two samples.
     """
+    kernel = match_precision(kernel, x)
+    if boundary != "valid" and _is_too_long(kernel, x):
+        if groups == 1:
+            return conv_bank(x, [kernel], boundary=boundary)[0]
+        kernel = fit_kernel(kernel, x, boundary)
     method = "direct" if max(kernel.shape[2:]) <= DIRECT_POINTS else "auto"
-    if groups == 1 and boundary != "valid" and _is_too_long(kernel, x):
-        return conv_bank(x, [kernel], boundary=boundary)[0]
     return conv(x, kernel, boundary=boundary, groups=groups, method=method)
 
 
 def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     """Return :func:`convolve` for a kernel that is already flipped along the axes of space."""
+    kernel = match_precision(kernel, x)
     points = kernel.shape[2]  # kernels have the same length along every axis
     if points > DIRECT_POINTS:
         return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
@@ -52,6 +65,12 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
     if not _is_too_long(kernel, x):
         return reversed_conv(*_laid_out(x, kernel), boundary=boundary)
     return convolve(x, kernel.flip(tuple(range(2, kernel.dim()))), boundary)
+
+
+def match_precision(kernel: Tensor, x: Tensor) -> Tensor:
+    """Return a kernel that a module of half precision keeps in float32, in the dtype of the signal."""
+    keeps = kernel.dtype == torch.float32 and x.dtype in (torch.bfloat16, torch.float16)
+    return kernel.to(x.dtype) if keeps and not torch.is_autocast_enabled(x.device.type) else kernel
 
 
 def prefers_channels_last(device: torch.device) -> bool:
@@ -77,6 +96,10 @@ def convolve_bank(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str)
 
     ``boundary="valid"`` returns only outputs for which the windows of all kernels lie within the signal.
     """
+    kernels = [
+        k._replace(weights=match_precision(k.weights, x)) if isinstance(k, Dilated) else match_precision(k, x)
+        for k in kernels
+    ]
     if boundary != "valid":
         return conv_bank(x, kernels, boundary=boundary)
     sizes = [(k.points,) if isinstance(k, Dilated) else tuple(k.shape[2:]) for k in kernels]

@@ -72,7 +72,9 @@ class BaseGroupConv(nn.Module):
         """Return the output elements for a batch and their gates; None for all elements of a finite group."""
         if self.distribution.complete:
             return None, None
-        like = next(self.parameters())
+        like: Tensor = next(self.parameters())
+        if like.dtype in (torch.bfloat16, torch.float16):
+            like = like.detach().float()  # neighbouring angles would be the same
         if self.distribution.per_sample and self.distribution.random:
             return self.distribution.draw_each(like, x.shape[0]), None
         return self.distribution(like)

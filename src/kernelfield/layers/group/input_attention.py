@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +11,7 @@ from ..._arguments import checked
 from ..._kinds import Int
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
+from .correlate import match_precision
 from .gconv import folded
 from .kernel import GroupKernel
 from .signal import SIGNAL, GroupSignal, as_signal
@@ -112,8 +113,10 @@ class InputAttention(_SignalAttention):
         with torch.autocast(x.device.type, enabled=False):
             psi = folded(self.kernel())
             if self.lifting:
-                return x.unsqueeze(2), self.squeeze.weight, self.excite.weight, psi  # type: ignore[return-value]
-            return x, _matrix(self.squeeze()), _matrix(self.excite()), psi
+                maps: Any = x.unsqueeze(2), self.squeeze.weight, self.excite.weight, psi
+            else:
+                maps = x, _matrix(self.squeeze()), _matrix(self.excite()), psi
+        return tuple(match_precision(t, x) for t in maps)
 
 
 class GateAttention(_SignalAttention):

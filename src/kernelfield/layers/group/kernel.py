@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
+from ..full_precision import in_full_precision
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
@@ -42,6 +43,8 @@ class GroupKernel(nn.Module):
     On dilations, ``BSpline`` is the basis of chapter 10: one coefficient for each of the ``kernel_size`` samples at
     dilation 1 and, linear between them, for each relative dilation. Splines and tables reach as far as their outermost
     coefficients do, a little beyond 1, so that no dilation cuts them off.
+
+    A module that is cast to half precision keeps fields that are evaluated at coordinates in float32.
 
     Args:
         group: the group H.
@@ -138,7 +141,7 @@ class GroupKernel(nn.Module):
             if self.rotation.dtype == parameter.dtype:
                 return self.look_up(self._rotated(parameter)), self.look_up.flip
         parameter = next(self.field.parameters())
-        dtype, device = parameter.dtype, parameter.device
+        dtype, device = torch.promote_types(parameter.dtype, torch.float32), parameter.device
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
         if self.on_nodes:
@@ -290,7 +293,7 @@ class GroupKernel(nn.Module):
     def _rotation(self) -> Tensor | None:
         """Return the linear map from a table to its values at the rotated points: (n_out·points, nodes).
 
-        It keeps the dtype of construction. After a change of dtype the field is evaluated instead, in full precision.
+        It is computed in float64 and has the dtype of the table.
         """
         everything = self.group.elements(torch.float64)
         coords = self.coordinates(everything, everything[:1])[:, 0, ..., -self.group.dim :]
@@ -356,6 +359,18 @@ class GroupKernel(nn.Module):
             coords = torch.rand(256, self.field.dim, dtype=parameter.dtype, device=parameter.device) * 2 - 1
             spread = self.field(coords).std()
         self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GroupKernel:
+        # A table that is looked up has no coordinates; it may be rounded like any other weight.
+        is_table = self.on_nodes or self.look_up is not None
+        before = self.rotation
+        super()._apply(fn if is_table else in_full_precision(fn), recurse)
+        after = self.rotation
+        if before is not None and after is not None and before.dtype != after.dtype and not after.is_meta:
+            # Computed again: a cast has the digits of the less precise of two dtypes.
+            with torch.random.fork_rng(devices=[]):
+                self.rotation = cast("Tensor", self._rotation()).to(after.device)
+        return self
 
     def extra_repr(self) -> str:
         return f"{self.group}, kernel_size={self.kernel_size}"

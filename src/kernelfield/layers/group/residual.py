@@ -87,6 +87,14 @@ class PartialResidualBlock(nn.Module):
         channels: channels of the output.
         pool: halve the resolution at the end.
         dropout: probability to drop a channel between the convolutions.
+
+    >>> import torch
+    >>> from kernelfield.groups import Cyclic
+    >>> from kernelfield.layers import GroupConv
+    >>> convs = [GroupConv(2, 4, group=Cyclic(4)), GroupConv(4, 4, group=Cyclic(4))]
+    >>> shortcut = GroupConv(2, 4, group=Cyclic(4), kernel_size=1, resample=False)
+    >>> PartialResidualBlock(*convs, shortcut, 4, pool=True)(torch.randn(2, 2, 4, 6, 6)).shape
+    torch.Size([2, 4, 4, 3, 3])
     """
 
     @checked(dropout=PROBABILITY)

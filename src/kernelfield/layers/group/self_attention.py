@@ -15,6 +15,7 @@ from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic
+from ...ops.graph_cache import capturing
 from ..pointwise import Pointwise
 from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
@@ -78,6 +79,7 @@ class _SelfAttention(nn.Module):
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
         self.register_buffer("all_elements", group.elements(), persistent=False)
         self._offset_cache: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
+        self._captured_offsets: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk, self.method = chunk, method
         total = self.heads * self.head_channels
         self.project = Pointwise(in_channels, 3 * total)
@@ -212,6 +214,8 @@ class _SelfAttention(nn.Module):
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
         kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
         if kept and key in self._offset_cache:
+            if capturing():  # the graph reads these tensors, but does not keep them alive
+                self._captured_offsets[key] = self._offset_cache[key]
             return self._offset_cache[key]
         with torch.inference_mode(False), torch.no_grad():
             if shape is None:
@@ -222,7 +226,7 @@ class _SelfAttention(nn.Module):
             moved = offsets.expand(len(some), *offsets.shape) if self.codes is None else self.codes.moved(some, offsets)
             found = moved, pairs_of(space, crop, some.device) if shape is None else None
         # Tensors of a graph that is being captured have no values yet.
-        if kept and not (some.is_cuda and torch.cuda.is_current_stream_capturing()):
+        if kept and not capturing():
             if len(self._offset_cache) >= 4:
                 self._offset_cache.clear()
             self._offset_cache[key] = found

@@ -228,8 +228,6 @@ class GroupSignal:
                 f"torch.{function.__name__} must be given signal.values, got a GroupSignal: only pointwise functions "
                 f"and torch.cat(…, dim=1) accept one"
             )
-        if not args and kwargs and isinstance(kwargs.get("input"), GroupSignal):
-            args = (kwargs.pop("input"),)
         return _pointwise(function, args, kwargs)
 
     def __repr__(self) -> str:
@@ -242,10 +240,15 @@ def _pointwise(
     function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> GroupSignal:
     """Apply a pointwise function to the values of signals on the same elements, tensors and numbers."""
-    signals = [a for a in args if isinstance(a, GroupSignal)]
+    named = kwargs or {}
+    signals = [a for a in (*args, *named.values()) if isinstance(a, GroupSignal)]
     return _combine(
-        signals, lambda: function(*(a.values if isinstance(a, GroupSignal) else a for a in args), **(kwargs or {}))
+        signals, lambda: function(*map(_values_of, args), **{name: _values_of(a) for name, a in named.items()})
     )
+
+
+def _values_of(argument: Any) -> Any:
+    return argument.values if isinstance(argument, GroupSignal) else argument
 
 
 def _joined(tensors: Sequence[GroupSignal], dim: int = 0) -> GroupSignal:

@@ -79,8 +79,9 @@ class LookUp(nn.Module):
             return self.index, self.inverse
         found = self._in_order
         if found is None or found[0].device != self.index.device:
-            index = self.index.permute(self.axes).contiguous()
-            found = self._in_order = index, _invert(index, self.times)
+            with torch.inference_mode(False):  # training may use what a prediction made
+                index = self.index.permute(self.axes).contiguous()
+                found = self._in_order = index, _invert(index, self.times)
         return found
 
     def kernel_index(self) -> Tensor:
@@ -137,11 +138,12 @@ class SharedLookUp:
         if found is not None and all(a is b for a, (b, _) in zip(found[2], pairs, strict=True)):
             return found
         indices, inverses, begin, place = [], [], 0, 0
-        for index, inverse in pairs:
-            indices.append(index.flatten() + begin)
-            inverses.append(inverse + place)
-            begin, place = begin + inverse.shape[1], place + index.numel()
-        self._joint[last] = torch.cat(indices), torch.cat(inverses, dim=1), [index for index, _ in pairs]
+        with torch.inference_mode(False):  # training may use what a prediction made
+            for index, inverse in pairs:
+                indices.append(index.flatten() + begin)
+                inverses.append(inverse + place)
+                begin, place = begin + inverse.shape[1], place + index.numel()
+            self._joint[last] = torch.cat(indices), torch.cat(inverses, dim=1), [index for index, _ in pairs]
         return self._joint[last]
 
 

@@ -29,6 +29,12 @@ class WaveletTransform(nn.Module):
     Args:
         lift: lifting convolution on dilations of the line; the transform shares its weights.
         normalize: whether to divide by the norm of the kernel at dilation 1, so that every wavelet has unit energy.
+
+    >>> from kernelfield.fields import Morlet
+    >>> from kernelfield.groups import Scale
+    >>> lift = LiftingConv(1, 2, group=Scale(5), field=Morlet, kernel_size=65)
+    >>> WaveletTransform(lift)(torch.randn(1, 1, 500)).dtype
+    torch.complex64
     """
 
     @checked()

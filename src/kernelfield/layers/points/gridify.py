@@ -14,7 +14,7 @@ from ..._kinds import FINITE, Int, ListOf, PerAxis
 from ..._object_kinds import TensorOf
 from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges, query_edges
-from ...ops.points.finite import check_finite, fill_padding
+from ...ops.points.finite import check_seen_finite
 from ..continuous.sampling import seen_only
 from .message import MessageLayer
 
@@ -55,7 +55,7 @@ class _Grid(nn.Module):
     def edges(self, coords: Tensor, mask: Tensor | None = None) -> Edges:
         """Return the edges between a cloud, (batch, points, dim) coordinates, and the grid; they have no gradient."""
         self._check(coords)
-        check_finite(coords=fill_padding(coords, mask))
+        check_seen_finite(mask, coords=coords)
         return bilateral_edges(coords, self.grid, self.neighbors, low=self.low, high=self.high, mask=mask)
 
     def _check(self, coords: Tensor) -> None:
@@ -67,16 +67,23 @@ class _Grid(nn.Module):
         if coords.shape[1] == 0:
             raise ValueError(f"coords must hold at least one point per cloud, got shape {tuple(coords.shape)}")
 
-    def _placed(self, coords: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the cloud and the grid in units of half the grid's extent, around its middle."""
-        self._check(coords)
+    def _connected(self, coords: Tensor, mask: Tensor | None, edges: Edges | None) -> tuple[Tensor, Tensor, Edges]:
+        """Return the cloud and the grid in units of half the grid's extent, around its middle, and their edges."""
+        if edges is None:
+            edges = self.edges(coords, mask)
+        else:
+            self._check(coords)
+            check_seen_finite(mask, coords=coords)
         dtype = self.messages.offset_dtype
         # In the more precise dtype: a cloud far from zero keeps its digits.
         wide = coords.to(torch.promote_types(coords.dtype, dtype))
         ends = zip(wide.unbind(-1), self.low, self.high, strict=True)
         placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1).to(dtype)
+        if mask is not None:
+            # Edges of padding are computed too, with weight zero; in the backward pass NaN times zero would be NaN.
+            placed = placed.masked_fill(~mask.unsqueeze(-1), 0.0)
         nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
-        return placed, nodes.flatten(0, -2).unsqueeze(0)
+        return placed, nodes.flatten(0, -2).unsqueeze(0), edges
 
     def nodes(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """Return the (nodes, dim) coordinates of the grid's nodes, the last axis changing fastest."""
@@ -124,12 +131,9 @@ class Gridify(_Grid):
             mask: (batch, points) True at points, False at padding.
             edges: the edges for these coordinates and this mask, if they are known already.
         """  # noqa: D301
-        cloud, nodes = self._placed(coords)
-        check_finite(coords=fill_padding(coords, mask))
-        if edges is None:
-            edges = self.edges(coords, mask)
+        cloud, nodes, edges = self._connected(coords, mask, edges)
         x = None if x is None else seen_only(x, mask)
-        return self.messages(x, _finite(cloud, mask), nodes, edges).unflatten(-1, self.grid)
+        return self.messages(x, cloud, nodes, edges).unflatten(-1, self.grid)
 
 
 class Degridify(_Grid):
@@ -171,14 +175,6 @@ class Degridify(_Grid):
         """  # noqa: D301
         if tuple(x.shape[2:]) != self.grid:
             raise ValueError(f"x must have shape (batch, channels, {self.grid}), got {tuple(x.shape)}")
-        cloud, nodes = self._placed(coords)
-        check_finite(coords=fill_padding(coords, mask))
-        if edges is None:
-            edges = self.edges(coords, mask)
-        y = self.messages(x.flatten(2), nodes, _finite(cloud, mask), edges.reversed())
+        cloud, nodes, edges = self._connected(coords, mask, edges)
+        y = self.messages(x.flatten(2), nodes, cloud, edges.reversed())
         return y if mask is None else y.masked_fill(~mask.unsqueeze(1), 0.0)
-
-
-def _finite(coords: Tensor, mask: Tensor | None) -> Tensor:
-    # Edges of padding are computed too, with weight zero; in the backward pass NaN times zero would be NaN.
-    return coords if mask is None else coords.masked_fill(~mask.unsqueeze(-1), 0.0)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,7 +63,7 @@ def group_attention(
         k: (n, elements, \*space, channels) keys.
         v: (n, elements, \*space, channels) values.
         positions: (out_elements, \*neighborhood, a) codes of the offset of a key from its query; (out_elements,
-            queries, keys, a) for a global neighbourhood. a may be zero.
+            queries or 1, keys or 1, a) for a global neighbourhood. a may be zero.
         elements: (out_elements, elements, b) codes of a key's element relative to the output's. b may be zero.
         neighborhood: number of positions along each axis, odd; all positions by default.
         dilation: distance between the positions of a neighbourhood.
@@ -85,6 +86,8 @@ def group_attention(
     """
     if not torch.compiler.is_compiling():
         check_attention(q, positions, elements, neighborhood, crop)
+    if neighborhood is None and positions.shape[2] == 1:  # one code for all keys
+        positions = positions.expand(-1, -1, math.prod(k.shape[2:-1]), -1)
     options: dict[str, Any] = {"neighborhood": neighborhood, "dilation": dilation, "crop": crop, "valid": valid}
     if method == "reference":
         return group_attention_reference(q, k, v, positions, elements, keep=keep, **options)
@@ -112,7 +115,7 @@ def _triton_attention(
     # Channels first, as projections leave them: positions are then adjacent in memory.
     q, k, v = (t.movedim(-1, 1).flatten(3) for t in (q, k, v))
     if around.points is None:
-        place = positions.permute(0, 3, 2, 1)
+        place = positions.permute(0, 3, 2, 1).expand(-1, -1, -1, q.shape[-1])
         index, inverse = _pair_tables(q.shape[-1], k.shape[-1], around.valid, q.device)
     else:
         place = positions.flatten(1, -2).transpose(1, 2).unsqueeze(-1)

@@ -43,7 +43,7 @@ def check_attention(
     pairs = len(around) == 2 and all(n in (1, m) for n, m in zip(around, places, strict=True))
     fits = pairs if neighborhood is None else tuple(around) == tuple(neighborhood)
     if not fits:
-        wanted = "queries, keys" if neighborhood is None else ", ".join(map(str, neighborhood))
+        wanted = "queries or 1, keys or 1" if neighborhood is None else ", ".join(map(str, neighborhood))
         raise ValueError(
             f"positions must have shape (out_elements, {wanted}, a) for neighborhood={neighborhood}, "
             f"got {tuple(positions.shape)}"

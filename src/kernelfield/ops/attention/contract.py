@@ -68,7 +68,7 @@ def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     >>> torch.allclose(contract(x, y, w), torch.einsum("agmj,aghj,aghm->ahmj", x, y, w), atol=1e-5)
     True
     """
-    if torch.compiler.is_compiling():
-        # A compiler fuses the product and the sum: nothing with all four indices is written.
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+        # A compiler fuses the product and the sum: nothing with all four indices is written. torch.func transforms it.
         return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
     return _Contract.apply(gmj, ghj, ghm)

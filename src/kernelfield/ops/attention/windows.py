@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch.nn import functional as F
+
+from ..graph_cache import graph_cache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 __all__ = ["Neighborhood", "cropped", "neighbor_index", "neighbor_tables", "neighborhoods", "windows"]
-
-_TABLES: dict[tuple[Any, ...], tuple[Tensor, Tensor]] = {}
 
 
 class Neighborhood(NamedTuple):
@@ -138,9 +138,13 @@ def neighbor_tables(
             [-1,  0,  1, -1],
             [-1, -1,  0,  1]], dtype=torch.int32)
     """
-    key = (space, points, dilation, crop, device)
-    if key in _TABLES:
-        return _TABLES[key]
+    return _tables(space, points, dilation, crop, device)
+
+
+@graph_cache(64)
+def _tables(
+    space: tuple[int, ...], points: tuple[int, ...], dilation: int, crop: int, device: torch.device
+) -> tuple[Tensor, Tensor]:
     count = math.prod(space)
     with torch.inference_mode(False), torch.no_grad():
         index = neighbor_index(space, points, dilation, device, crop).mT.contiguous()
@@ -149,10 +153,4 @@ def neighbor_tables(
         inverse.scatter_(
             1, index.where(index >= 0, count), torch.arange(index.shape[1], device=device).expand_as(index)
         )
-        tables = index.int(), inverse[:, :-1].int().contiguous()
-    # Tensors made during a graph capture have no values yet.
-    if not (device.type == "cuda" and torch.cuda.is_current_stream_capturing()):
-        if len(_TABLES) >= 64:
-            _TABLES.clear()
-        _TABLES[key] = tables
-    return tables
+        return index.int(), inverse[:, :-1].int().contiguous()

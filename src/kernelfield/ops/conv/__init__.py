@@ -2,8 +2,8 @@
 
 :func:`conv` checks its arguments and makes a plan, once for each set of shapes and settings. The methods are ``direct``
 (a sum), ``fft`` with ``fft_columns``, ``matmul`` and ``triton/``; ``reference`` is the readable formula. ``cost``
-compares the methods by the constants of ``measured``. ``shape`` has checks and index arithmetic, ``kept`` the spectra
-of frozen kernels.
+compares the methods by the constants of ``measured``. ``shape`` has checks and index arithmetic, ``frozen_spectra``
+the spectra of frozen kernels.
 """
 
 from __future__ import annotations

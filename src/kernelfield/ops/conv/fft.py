@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..autograd import bilinear
 from .direct import direct_conv
 from .fft_columns import Columns
-from .kept import spectra_of
+from .frozen_spectra import spectra_of
 from .shape import centres, place, take
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ __all__ = [
 # Bytes of one padded chunk of the input. On a CPU this is a fraction of a typical last-level cache. On a GPU it fills
 # the device. `benchmarks/conv.py --chunks` plots time against chunk size.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
-# If one signal takes at least LARGE bytes, a chunk is at most this share of all signals: there may be few channels.
+# Of signals of at least LARGE bytes each, a chunk takes at most this share, even if they are few.
 CHUNK_SHARE, LARGE = 1 / 16, 16 << 20
 
 

@@ -185,7 +185,8 @@ def _load(kind: str, index: int | None) -> None:
         _in_use[kind, index] = merged(shipped_costs(kind), _measured(kind, index))
 
 
-# torch.compile cannot trace the reading of files: it calls the function while it traces, and uses the costs of then.
+# torch.compile cannot trace the reading of files. It calls this function while it traces, so that a compiled program
+# keeps the costs of that time.
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 

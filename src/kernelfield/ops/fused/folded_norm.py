@@ -16,6 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ..autograd import grads_by_formula
+
 __all__ = ["folded_batch_norm", "is_folded"]
 
 
@@ -72,9 +74,8 @@ class _FoldedNorm(torch.autograd.Function):
         shape, flat = x.shape[1:3], x.flatten(1, 2)
         averages = None
         if not x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
-            averages = flat.new_zeros(
-                flat.shape[1], dtype=torch.float32
-            )  # statistics would be in half precision otherwise
+            # Statistics have the dtype of the running averages; without any they would be in half precision.
+            averages = flat.new_zeros(flat.shape[1], dtype=torch.float32)
         each = torch.stack(torch.batch_norm_update_stats(flat, averages, averages, 0.0)).view(2, *shape)
         mean, variance = each.mean(dim=2)
         variance = variance + each[0].var(dim=1, unbiased=False)
@@ -89,8 +90,11 @@ class _FoldedNorm(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         x, weight, bias, mean, inverse = ctx.saved_tensors
         if torch.is_grad_enabled():  # for a second derivative
-            y = F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
-            return *torch.autograd.grad(y, (x, weight, bias), grad, create_graph=True), None
+
+            def formula(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+                return F.batch_norm(x, None, None, weight, bias, True, 0.0, ctx.eps)
+
+            return *grads_by_formula(formula, (x, weight, bias), grad), None
         channels, group = x.shape[1:3]
         flat = x.flatten(1, 2)
         grad = grad.flatten(1, 2).contiguous(memory_format=torch.channels_last)

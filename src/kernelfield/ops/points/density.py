@@ -25,7 +25,7 @@ def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 
 
     A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
     density is one over half the distance between the two neighbouring samples; in more dimensions it is the number of
-    ``neighbors`` over the volume of the ball that reaches the last of them. Samples at one place share what is around
+    ``neighbors`` over the volume of the ball that reaches the last of them. Samples at one place share the space around
     it: m of them have m times the density of one. If all are at one place, each has density m.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["check_finite", "fill_padding", "may_read"]
+__all__ = ["check_finite", "check_seen_finite", "fill_padding", "may_read"]
 
 
 def may_read(coords: Tensor) -> bool:
@@ -38,6 +38,18 @@ def check_finite(**coords: Tensor | None) -> None:
         if not bool(finite.all()):
             wrong = int((~finite).sum())
             raise ValueError(f"{name} must be finite, got NaN or infinity at {wrong} of {finite.numel()} entries")
+
+
+def check_seen_finite(mask: Tensor | None, **coords: Tensor) -> None:
+    """Raise a ValueError if coordinates that are not padding are not finite; see :func:`check_finite`.
+
+    Args:
+        mask: (batch, points) true for points, false for padding, or None.
+        coords: (batch or 1, points, dim) coordinates, by the names of the arguments.
+
+    >>> check_seen_finite(torch.tensor([[True, False]]), coords=torch.tensor([[[3.0], [torch.nan]]]))
+    """
+    check_finite(**{name: fill_padding(given, mask) for name, given in coords.items() if may_read(given)})
 
 
 def fill_padding(coords: Tensor, mask: Tensor | None) -> Tensor:

@@ -17,7 +17,7 @@ from ..conv.shape import is_symbolic
 from ..graph_cache import graph_cache
 from .cell_list import search_cells
 from .chunks import chunk_values
-from .finite import check_finite, fill_padding
+from .finite import check_finite, check_seen_finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,8 @@ def nearest(
     >>> index, squared
     (tensor([[[2, 1]]]), tensor([[[0.2500, 2.2500]]]))
     """
-    check_finite(queries=queries, points=fill_padding(points, mask))
+    check_finite(queries=queries)
+    check_seen_finite(mask, points=points)
     if not is_symbolic(points.shape[1]):  # a dynamic number of points is assumed to suffice
         count = min(count, points.shape[1])
     with torch.no_grad():
@@ -251,7 +252,7 @@ def bilateral_edges(
     sizes = _check_axes(points, shape)
     if count == 0:
         raise ValueError(f"points must hold at least one point per cloud, got shape {tuple(points.shape)}")
-    check_finite(points=fill_padding(points, mask))
+    check_seen_finite(mask, points=points)
     nodes = math.prod(sizes)
     with torch.no_grad():
         if mask is not None:
@@ -261,12 +262,12 @@ def bilateral_edges(
         to_nodes = nearest_nodes(points, sizes, neighbors, low=low, high=high)
         node = torch.arange(nodes, device=points.device).view(1, -1, 1)
         point = torch.arange(count, device=points.device).view(1, -1, 1)
-        there = squared.isfinite() if mask is not None else None
         first = node * count + from_points
         second = to_nodes * count + point
         none = nodes * count  # sorts behind every edge
-        if mask is not None and there is not None:
-            first, second = torch.where(there, first, none), torch.where(mask.unsqueeze(-1), second, none)
+        if mask is not None:
+            first = torch.where(squared.isfinite(), first, none)
+            second = torch.where(mask.unsqueeze(-1), second, none)
         key = torch.cat([first.flatten(1), second.flatten(1)], dim=1).sort(dim=1).values
         again = torch.cat([key.new_zeros(batch, 1, dtype=torch.bool), key[:, 1:] == key[:, :-1]], dim=1)
         valid = ~again & (key < none)

@@ -46,6 +46,9 @@ class PointPlan(NamedTuple):
         method: "pairs", "cells" or "grid".
         grid: the grid, for "grid".
         cells: the search, for "cells", and for "grid" if it is causal.
+
+    >>> PointPlan("cells", cells=CellPlan(per_axis=1, per_range=12)).method
+    'cells'
     """
 
     method: str

@@ -15,7 +15,7 @@ from ..._object_kinds import TensorOf
 from ...grids import box_grid
 from ..graph_cache import capturing
 from .chunks import chunk_values
-from .finite import check_finite, fill_padding
+from .finite import check_finite, check_seen_finite
 from .neighbors import CHUNK_VALUES, Edges, nearest, nearest_nodes
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ def query_edges(
     A query is connected with its k nearest nodes, and with every node that would have it among its k nearest points:
     the query must be nearer to the node than the middle between the node's k-th and next points. So the edges of a
     query depend on the points and on no other query, and a query at a point has the edges of that point. One exception:
-    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` takes one of them, and
-    this function neither.
+    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` connects one of them, and
+    this function connects neither.
 
     Args:
         queries: (batch, queries, dim) coordinates.
@@ -73,7 +73,8 @@ def query_edges(
     """
     if len(shape) != points.shape[-1]:
         raise ValueError(f"shape must have one entry per axis of points, {points.shape[-1]}, got {tuple(shape)}")
-    check_finite(queries=queries, points=fill_padding(points, mask))
+    check_finite(queries=queries)
+    check_seen_finite(mask, points=points)
     sizes, nodes = tuple(shape), math.prod(shape)
     with torch.no_grad():
         queries, points = (c.float() if c.dtype in (torch.float16, torch.bfloat16) else c for c in (queries, points))

@@ -124,7 +124,7 @@ def find_candidates(
 def _ranges_on_line(queries: Tensor, points: Tensor, seen: Tensor, reach: Tensor, *, causal: bool) -> Candidates:
     line, order = points[..., 0].masked_fill(~seen, torch.inf).sort(dim=1)
     at = queries[..., 0].contiguous()
-    slack = SLACK * (reach + at.abs())  # rounding of the difference
+    slack = 8 * torch.finfo(at.dtype).eps * (reach + at.abs())  # rounding of the ends; ``reach`` has its own slack
     begin = torch.searchsorted(line, at - reach - slack)
     end = torch.searchsorted(line, at + (slack if causal else reach + slack), right=True)
     end = torch.minimum(end, seen.sum(dim=1, keepdim=True))

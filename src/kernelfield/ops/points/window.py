@@ -76,7 +76,7 @@ def spread(x: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...], bl
     """
     grids, *axes = count
     base = _base(first, axes, block)
-    if torch.compiler.is_compiling():
+    if _is_traced():
         return _traced_spread(x, weights, base, tuple(axes), grids * math.prod(axes))
     result: Tensor = _Spread.apply(x, weights, base, tuple(axes), grids * math.prod(axes))
     return result
@@ -91,10 +91,15 @@ def gather(grid: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...],
     """
     _, *axes = count
     base = _base(first, axes, block)
-    if torch.compiler.is_compiling():
+    if _is_traced():
         return _traced_gather(grid, weights, base, tuple(axes))
     result: Tensor = _Gather.apply(grid, weights, base, tuple(axes))
     return result
+
+
+def _is_traced() -> bool:
+    """Return whether a compiler or torch.func transforms the call, for which there must be plain operations."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
 
 
 def _base(first: Tensor, axes: list[int], block: Tensor) -> Tensor:

@@ -32,6 +32,8 @@ def neighbors_within(c: PointConv, count: int) -> Tensor:
     searched again, among all points within reach, only if its neighbours extend beyond the reach. While a CUDA graph is
     captured or a graph is traced, all distances are computed.
     """
+    if c.coords.dtype in (torch.bfloat16, torch.float16):  # squares of distances would be equal, or infinite
+        c = c._replace(coords=c.coords.float(), at=c.at.float(), size=c.size.float())
     points, queries = c.coords.shape[1], c.at.shape[1]
     samples = max(c.coords.shape[0], c.at.shape[0], 1 if c.mask is None else c.mask.shape[0])
     if is_symbolic(points, queries):  # a dynamic number of points is assumed to suffice

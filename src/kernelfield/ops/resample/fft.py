@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..autograd import grads_by_formula
 from ..conv.fft import working_dtype
 from .matrix import multiplicity
 
@@ -16,6 +17,8 @@ __all__ = ["resample_axis"]
 def resample_axis(x: Tensor, axis: int, new: int, window: Tensor | None) -> Tensor:
     """Resample one axis to ``new`` samples; ``window`` as in :func:`~kernelfield.ops.resample`."""
     plain = type(x) is Tensor and not torch.compiler.is_compiling()
+    if plain and x.numel() == 0:  # libraries refuse to transform an empty batch
+        return x.index_select(axis, torch.zeros(new, dtype=torch.long, device=x.device))
     if plain and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return _Resample.apply(x, axis, new, window)
     return _through_spectrum(x, axis, new, window)[0]
@@ -61,10 +64,10 @@ class _Resample(torch.autograd.Function):
         x, window, spectrum = ctx.saved_tensors
         axis, new, old = ctx.axis, ctx.new, x.shape[ctx.axis]
         if torch.is_grad_enabled():  # for second derivatives
-            y, _ = _through_spectrum(x, axis, new, window)
-            wanted = [t for t, need in ((x, ctx.needs_input_grad[0]), (window, ctx.needs_input_grad[3])) if need]
-            found = iter(torch.autograd.grad(y, wanted, grad, create_graph=True))
-            return next(found) if ctx.needs_input_grad[0] else None, None, None, next(found, None)
+            to_x, to_window = grads_by_formula(
+                lambda x, window: _through_spectrum(x, axis, new, window)[0], (x, window), grad
+            )
+            return to_x, None, None, to_window
         bins = min(old, new) // 2 + 1
         given = torch.fft.rfft(grad.to(working_dtype(x)), dim=axis).narrow(axis, 0, bins)
         grad_x = grad_window = None

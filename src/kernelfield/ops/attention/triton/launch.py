@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ...autograd import EagerFunction
+from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div, power_of_2
+from ..softmax import softmax_sum
 from .backward import NOT_OF_KEYS, keys, places, queries
 from .forward import forward
 
@@ -44,8 +46,29 @@ class _Fused(EagerFunction):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        found = _gradients(*ctx.saved_tensors, keep=ctx.keep, pairs=ctx.pairs, dout=dout.contiguous())
+        if torch.is_grad_enabled():  # second derivatives need operations that have them
+            *inputs, index, _, _ = ctx.saved_tensors
+            found = grads_by_formula(partial(_formula, index=index, keep=ctx.keep), inputs, dout)
+        else:
+            found = _gradients(*ctx.saved_tensors, keep=ctx.keep, pairs=ctx.pairs, dout=dout.contiguous())
         return (*found, None, None, None, None)
+
+
+def _formula(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, *, index: Tensor, keep: Tensor | None
+) -> Tensor:
+    """Compute :func:`fused_attention` from torch's operations; arguments as there."""
+    a, b = place.shape[1], element.shape[-1]
+    index = index.expand(-1, q.shape[-1])
+    keys, values = (t[..., index.long().clamp(min=0)].float() for t in (k, v))  # (n, channels, m, j, p)
+    q = q.float()
+    content = torch.einsum("ncgp,ncmjp->npgmj", q, keys)
+    spots = torch.einsum("nagp,hajp->npghj", q[:, :a], place.expand(-1, -1, -1, q.shape[-1]))
+    kinds = torch.einsum("nbgp,hmb->npghm", q[:, a : a + b], element)
+    weights = softmax_sum(content, spots, kinds, (index >= 0).mT, fused=False)
+    if keep is not None:
+        weights = weights * keep.unsqueeze(2)
+    return torch.einsum("nphmj,ncmjp->nchp", weights, values).to(v.dtype)
 
 
 def _gradients(
@@ -88,7 +111,8 @@ def _gradients(
     del sizes["lanes"]
     tiles, offsets = ceil_div(p, sizes["L"]), j * ceil_div(h, sizes["HB"])
     splits = 1 if pairs else max(1, min(n, PROGRAMS // (tiles * offsets)))
-    dplace = torch.empty((splits, h, a, j, p) if pairs else (splits * tiles, h, a, j), device=q.device)
+    shape = (splits, h, a, j, p) if pairs else (splits * tiles, h, a, j)
+    dplace = torch.empty(shape, dtype=torch.float32, device=q.device)
     places[tiles, offsets, splits](q, k, v, place, element, index, mask, lse, mean, dout, dplace, samples=n, **sizes)
     return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
 

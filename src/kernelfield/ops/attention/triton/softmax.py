@@ -3,6 +3,7 @@
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,8 +11,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...autograd import EagerFunction
+from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div, power_of_2
+from ..softmax import softmax_sum
 
 __all__ = ["fused_softmax_sum"]
 
@@ -168,6 +170,10 @@ class _SoftmaxSum(EagerFunction):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         content, place, element, lse = ctx.saved_tensors
         valid = ctx.valid
+        if torch.is_grad_enabled():  # second derivatives need operations that have them
+            seen = None if valid is None else valid.bool()
+            formula = partial(softmax_sum, valid=seen, fused=False)
+            return (*grads_by_formula(formula, (content, place, element), dout), None)
         arguments = _arguments(content, place, element, valid)
         grid = (content.shape[0] * content.shape[1], ceil_div(place.shape[3], arguments["HP"]))
         shared = grid[1] > 1

@@ -71,11 +71,13 @@ def _residual(
 @graph_cache(256)
 def _window_means(length: int, points: int, device: torch.device) -> Tensor:
     """Return the (length, points) matrix that averages a line over the samples under each point of a kernel."""
-    ones = torch.ones(length, points, device=device).tril().triu(points - length)
-    return ones / (length - points + 1)
+    with torch.inference_mode(False):  # training may use what a prediction made
+        ones = torch.ones(length, points, device=device).tril().triu(points - length)
+        return ones / (length - points + 1)
 
 
 @graph_cache(256)
 def _statistic_factors(inputs: int, device: torch.device) -> Tensor:
     """Return the factors of both kernels: 1 / inputs turns the sum over channels into a mean; 1 for the maximum."""
-    return torch.tensor([1 / inputs, 1.0], device=device).view(2, 1, 1, 1)
+    with torch.inference_mode(False):
+        return torch.tensor([1 / inputs, 1.0], device=device).view(2, 1, 1, 1)

@@ -11,7 +11,7 @@ from triton.runtime.errors import OutOfResources as TooLarge
 
 from ...architectures import architecture_of
 from ...graph_cache import graph_cache
-from ..kept import spectra_of
+from ..frozen_spectra import spectra_of
 from ..shape import centres, place, take
 from . import plan_of, precision, scaled
 from .outer_launch import Blocks

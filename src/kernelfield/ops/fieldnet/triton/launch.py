@@ -88,11 +88,10 @@ class _Call:
         tiles = ceil_div(self.points, tile)
         self.tiles, self.each = tiles, power_of_2(ceil_div(tiles, _ROWS))
         self.kind: dict[str, Any] = {
-            "F": layers, "H": hidden, "D": len(grid.count), "HB": block,
+            "F": layers, "H": hidden, "D": len(grid.count), "HB": block, "T": tile,
+            "num_warps": 2 if block <= 32 else 4,  # two warps hold no more units without spilling
+            "PRECISION": "tf32x3" if on_gpu else "ieee",
         }  # fmt: skip
-        self.kind["T"] = tile
-        self.kind["num_warps"] = 2 if block <= 32 else 4  # two warps hold no more units without spilling
-        self.kind["PRECISION"] = "tf32x3" if on_gpu else "ieee"
         self.sine = kind == "sines"
         if not self.sine:
             self.kind["A"] = widths

@@ -235,7 +235,7 @@ class FusedNorm(EagerFunction):
             return (to_x if identity is None or to_x is None else to_x + identity, *others, *rest)
         flat, slope = _flat(x), _flat(grad)
         tiles = _tiles(*flat.shape, flat.is_cuda)
-        sums, parameters = torch.empty((2, tiles.parts, x.shape[1]), device=x.device), torch.empty_like(statistics)
+        sums, parameters = statistics.new_empty((2, tiles.parts, x.shape[1])), torch.empty_like(statistics)
         out = torch.empty_like(flat)
         affine = flat if weight is None else weight, flat if bias is None else bias
         constants = {"AFFINE": weight is not None, "GELU": ctx.gelu, **tiles.kind}

@@ -13,8 +13,8 @@ import torch
 
 from kernelfield import CKConv
 from kernelfield.ops import conv
-from kernelfield.ops.conv import fft, kept
-from kernelfield.ops.conv.kept import keep_spectra, refresh_spectra, spectra_of
+from kernelfield.ops.conv import fft, frozen_spectra
+from kernelfield.ops.conv.frozen_spectra import keep_spectra, refresh_spectra, spectra_of
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import interpreter
 
@@ -89,7 +89,7 @@ def test_a_kernel_of_inference_mode_is_never_stale() -> None:
 
 
 def test_large_spectra_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_BYTES", 1000)
+    monkeypatch.setattr(frozen_spectra, "MOST_BYTES", 1000)
     frozen = keep_spectra(torch.randn(2, 1, 16))
     for length in (16, 100):
         x = torch.randn(1, 2, length)
