@@ -4,17 +4,25 @@ from __future__ import annotations
 
 import re
 import shutil
+import signal
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
+from kernelfield.cli.common import INTERRUPTED, stop_after_step
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
+from kernelfield.experiments.fitting import make_fabric
+from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.run_files import FolderLock
 from tests.commands import call
+
+if TYPE_CHECKING:
+    from kernelfield.data.base import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -124,3 +132,47 @@ def test_the_guide_lists_the_codes() -> None:
     guide = (Path(__file__).parents[1] / "docs" / "guides" / "training.md").read_text(encoding="utf-8")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)}
     assert listed == {0, FAILED, WRONG, NO_DATA, DIVERGED, 130}
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
+    step, sent = Loop._step, []
+
+    def interrupted(loop: Loop, batch: Batch) -> None:
+        step(loop, batch)
+        if not sent:
+            sent.append(loop.state.step)
+            signal.raise_signal(signal.SIGINT)
+
+    command = ("train", "--out", tmp_path / "run", "--seeds", seeds, *SMALL, "--set", "training.batch=2")
+    with monkeypatch.context() as patch:
+        patch.setattr(Loop, "_step", interrupted)
+        said = " ".join(call(*command, code=INTERRUPTED).split())
+    assert f"--out {tmp_path / 'run'}" in said
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    first = tmp_path / "run" / "seed-0" if seeds > 1 else tmp_path / "run"
+    path = latest_checkpoint(first / "checkpoints")
+    assert path is not None
+    assert path.name == "step-00000001"
+    call(*command)
+
+
+def test_a_second_ctrl_c_stops_at_once() -> None:
+    with stop_after_step(make_fabric("cpu")) as should_stop:
+        assert should_stop is not None
+        assert not should_stop()
+        signal.raise_signal(signal.SIGINT)
+        assert should_stop()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+
+
+def test_wrong_arguments_are_refused_before_work(folder: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(folder / "run", tmp_path / "run")
+    assert "--seconds" in call("card", run, "--shares", 0.5, "--seconds", 0, code=WRONG)
+    assert not (run / "card").exists()
+    assert "--epochs" in call("train", run, "--set", "training.epochs=abc", code=WRONG)
+    for out in (tmp_path, tmp_path / "network", tmp_path / "network.onnx"):
+        assert "out must" in call("export", run, "--out", out, code=WRONG)
+    call("train", "--out", tmp_path / "new", "--log", "paper", *SMALL, code=WRONG)
+    assert not (tmp_path / "new").exists()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,12 +16,15 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from lightning.fabric import Fabric
+
     from ..data.base import Data
     from ..experiments.run import Run
 
 __all__ = [
     "DIVERGED",
     "FAILED",
+    "INTERRUPTED",
     "NO_DATA",
     "WRONG",
     "absolute_path",
@@ -39,9 +44,10 @@ __all__ = [
     "short_settings",
     "start_of",
     "stop",
+    "stop_after_step",
 ]  # fmt: skip
 
-FAILED, WRONG, NO_DATA, DIVERGED = 1, 2, 3, 4
+FAILED, WRONG, NO_DATA, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
 #: environment variable that makes unexpected errors show their traceback
 DEBUG = "KERNELFIELD_DEBUG"
 
@@ -227,12 +233,36 @@ def context_processes(context: int) -> tuple[Any, bool]:
 
 
 @contextmanager
+def stop_after_step(fabric: Fabric) -> Iterator[Callable[[], bool] | None]:
+    """Yield a callback for ``should_stop``: true after Ctrl-C, so that a training stops with a checkpoint.
+
+    A second Ctrl-C raises a KeyboardInterrupt at once. For several processes, which must stop together, yield None.
+    """
+    asked: list[int] = []
+
+    def ask(number: int, _: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+        typer.echo("kernelfield: stopping after this step; Ctrl-C again stops at once", err=True)
+
+    if fabric.world_size > 1 or threading.current_thread() is not threading.main_thread():
+        yield None
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield lambda: bool(asked)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
 def errors() -> Iterator[None]:
     """Turn errors into a line and an exit code. With KERNELFIELD_DEBUG, unexpected errors show their traceback."""
     try:
         yield
     except KeyboardInterrupt:
-        stop("interrupted; to continue, repeat the command with --out and the folder of the run", 130)
+        stop("interrupted; to continue, repeat the command with --out and the folder of the run", INTERRUPTED)
     except BrokenPipeError:
         # The reader has closed the pipe, which is no error. Python flushes standard output once more at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -7,8 +7,20 @@ from typing import Annotated, Any, Optional
 
 import typer
 
+from .._kinds import POSITIVE
 from .app import Accelerator, DataFolder, Download, Json, NewData, Seeds, Settings, Synthetic, app
-from .common import FAILED, absolute_path, check_data_folder, errors, floats, print_json, recipe_of
+from .common import (
+    FAILED,
+    INTERRUPTED,
+    absolute_path,
+    check_data_folder,
+    errors,
+    floats,
+    print_json,
+    recipe_of,
+    stop,
+    stop_after_step,
+)
 
 __all__ = ["card", "compare", "sweep"]
 
@@ -68,20 +80,25 @@ def sweep(
 
         check_data_folder(recipe, folder)
         chosen = recipe_of(recipe, model, settings or [])
-        found = run_sweep(
-            chosen,
-            Path("runs") / f"sweep-{chosen.name}" if out is None else out,
-            read_over(over),
-            sampler=sampler,
-            trials=trials,
-            seeds=seeds,
-            at_once=at_once,
-            fabric=make_fabric(accelerator),
-            on_result=None if as_json else _print_result,
-            folder=absolute_path(folder),
-            download=download,
-            synthetic=synthetic,
-        )
+        fabric = make_fabric(accelerator)
+        with stop_after_step(fabric) as should_stop:
+            found = run_sweep(
+                chosen,
+                Path("runs") / f"sweep-{chosen.name}" if out is None else out,
+                read_over(over),
+                sampler=sampler,
+                trials=trials,
+                seeds=seeds,
+                at_once=at_once,
+                fabric=fabric,
+                on_result=None if as_json else _print_result,
+                folder=absolute_path(folder),
+                download=download,
+                synthetic=synthetic,
+                should_stop=should_stop,
+            )
+        if any(result["status"] == "interrupted" for result in found.results):
+            stop("interrupted; to continue, repeat the command", INTERRUPTED)
         failed = len(found.finished) < len(found.results)
         if as_json:
             rows = [{"settings": s, **r} for s, r in zip(found.trials, found.results, strict=True)]
@@ -125,6 +142,9 @@ def card(
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
         fabric = make_fabric(accelerator)
+        POSITIVE.check("--seconds", seconds)  # here and not after the trainings
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
         if shares:
             if not Path(run).is_dir():
                 raise ValueError(

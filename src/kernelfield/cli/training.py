@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Optional
+from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
 from .app import Accelerator, Context, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
+    INTERRUPTED,
     WRONG,
     absolute_path,
     check_data_folder,
@@ -25,7 +26,13 @@ from .common import (
     short_settings,
     start_of,
     stop,
+    stop_after_step,
 )
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lightning.fabric import Fabric
 
 __all__ = ["bench", "demo", "reproduce", "train"]
 
@@ -85,7 +92,8 @@ def train(
         check_data_folder(recipe, folder)
         changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
         changes += ["training.freeze=true"] if freeze else []
-        if is_run(recipe):
+        continued = is_run(recipe)
+        if continued:
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from))
         if devices > 1 and nodes == 1 and not is_launched():
@@ -96,10 +104,13 @@ def train(
         if launched_sizes() is not None:
             context = remaining_context(context, fabric.world_size)
         train_recipe = fit if seeds == 1 else partial(fit_seeds, seeds=seeds)
-        with nullcontext() if as_json else progress_bar(chosen.name) as on_progress:
+        target = fresh_folder(Path("runs") / chosen.name) if out is None else out
+        bar = nullcontext() if as_json else progress_bar(chosen.name)
+        again = "" if continued else f" with --out {target}"
+        with _stopping(fabric, f"to continue, repeat the command{again}") as should_stop, bar as on_progress:
             run = train_recipe(
                 chosen,
-                out,
+                target,
                 data=None if synthetic else data,
                 folder=absolute_path(folder),
                 download=download,
@@ -110,9 +121,22 @@ def train(
                 on_data=print_sizes(quiet=as_json),
                 on_message=None if as_json else lambda line: typer.echo(line, err=True),
                 on_progress=on_progress,
+                should_stop=should_stop,
             )
         if fabric.global_rank == 0:
             print_result(run, as_json)
+
+
+@contextmanager
+def _stopping(fabric: Fabric, advice: str) -> Iterator[Callable[[], bool] | None]:
+    """Yield a callback for ``should_stop``; if it stops the training, exit with a line that ends in ``advice``."""
+    from ..experiments.loop import TrainingInterrupted  # noqa: PLC0415
+
+    try:
+        with stop_after_step(fabric) as should_stop:
+            yield should_stop
+    except TrainingInterrupted as error:
+        stop(f"{error}; {advice}", INTERRUPTED)
 
 
 def _continued(name: str, out: Path | None, folder: Path | None, changes: list[str]) -> tuple[str, Path, Path | None]:
@@ -124,9 +148,10 @@ def _continued(name: str, out: Path | None, folder: Path | None, changes: list[s
     run = Run(Path(name))
     if run.finished:
         trained = run.recipe().training.epochs
-        more = [c for c in changes if c.startswith("training.epochs=")]
-        if not more or int(more[-1].partition("=")[2]) <= trained:
-            raise ValueError(f"--epochs must be above the {trained} epochs of {name} to continue it")
+        more = [c.partition("=")[2] for c in changes if c.startswith("training.epochs=")]
+        if not more or not more[-1].isdecimal() or int(more[-1]) <= trained:
+            got = more[-1] if more else "none"
+            raise ValueError(f"--epochs must be above the {trained} epochs of {name} to continue it, got {got}")
         folder = folder or (Path(run.result()["data_folder"]) if "data_folder" in run.result() else None)
     return str(Path(name) / "recipe.yaml"), Path(name), folder
 
@@ -176,6 +201,7 @@ def reproduce(
     with errors():
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
         from ..experiments.progress import progress_bar  # noqa: PLC0415
+        from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
         from ..experiments.reproduce import recipes_of  # noqa: PLC0415
         from ..experiments.reproduce import reproduce as run_row  # noqa: PLC0415
         from ..experiments.results import result_lines  # noqa: PLC0415
@@ -183,15 +209,21 @@ def reproduce(
         options: dict[str, Any] = {"settings": settings, "note": note, "seeds": seeds, "folds": ints("folds", folds)}
         data: dict[str, Any] = {"folder": absolute_path(folder), "download": download, "synthetic": synthetic}
         fabric = make_fabric(accelerator)
-        failed = 0
-        for name in recipes_of(what):
-            with nullcontext() if as_json else progress_bar(name) as on_progress:
-                result = run_row(name, results, runs, fabric=fabric, on_progress=on_progress, **data, **options)
-            failed += result["status"] != "done"
-            if as_json:
-                print_json(result)
-                continue
-            typer.echo("\n".join([name, *(f"  {line}" for line in result_lines(result))]))
+        names, failed = recipes_of(what), 0
+        for name in names:
+            with_settings(find_recipe(name), settings or [])  # raises before the first training, and not after some
+        with stop_after_step(fabric) as should_stop:
+            for name in names:
+                with nullcontext() if as_json else progress_bar(name) as on_progress:
+                    how: dict[str, Any] = {"fabric": fabric, "on_progress": on_progress, "should_stop": should_stop}
+                    result = run_row(name, results, runs, **how, **data, **options)
+                if result["status"] == "interrupted":
+                    stop(f"{result['error']}; to continue, repeat the command", INTERRUPTED)
+                failed += result["status"] != "done"
+                if as_json:
+                    print_json(result)
+                    continue
+                typer.echo("\n".join([name, *(f"  {line}" for line in result_lines(result))]))
         if failed:
             raise typer.Exit(FAILED)
 

@@ -182,13 +182,21 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     run = Run(Path(folder))
     recipe = run.recipe()
     data = run_metadata(run, recipe)
-    path = run.folder / f"network.{to}" if out is None else Path(out)
+    path = _export_path(run.folder / f"network.{to}", out)
     network = run.network()
     inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         described = _export_metadata(recipe, data)
         return path, export_network(network, draft, **inputs, step=data.test.step, to=to, metadata=described)
+
+
+def _export_path(usual: Path, out: str | Path | None) -> Path:
+    """Return the file to write; raise a ValueError for a folder, or for a name with another suffix than the usual."""
+    path = usual if out is None else Path(out)
+    if path.is_dir() or path.suffix != usual.suffix:
+        raise ValueError(f"out must be a file whose name ends in {usual.suffix}, got {path}")
+    return path
 
 
 def _example_inputs(recipe: Recipe, data: Data, *, masked: bool) -> dict[str, Any]:
@@ -310,10 +318,10 @@ def export_run_stream(
     from .stream_input import one_step  # noqa: PLC0415
 
     run = Run(Path(folder))
+    path = _export_path(run.folder / f"stream.{to}", out)
     recipe = run.recipe()
     data = run_metadata(run, recipe)
     found = distil(run.network(recipe).cpu(), tolerance=tolerance)
-    path = run.folder / f"stream.{to}" if out is None else Path(out)
     described, step = _export_metadata(recipe, data), one_step(data.test.step)
     return path, export_stream(found.network, path, to=to, step=step, metadata=described), str(found)
 

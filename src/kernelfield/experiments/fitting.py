@@ -24,7 +24,7 @@ from .finished_run import check_same_data, complete_run
 from .kernels_ahead import KernelsAhead
 from .loop import Loop, TrainingInterrupted, resident
 from .processes import launched_sizes, wait_for_rendezvous
-from .progress import Loggers
+from .progress import Loggers, check_loggers
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task, network_arguments
 from .run_files import FolderLock, write_json
@@ -96,6 +96,7 @@ def fit(
     synthetic = synthetic if data is None else data.name == "synthetic"
     run.check(recipe, synthetic=synthetic)
     leads = fabric.global_rank == 0
+    check_loggers([*recipe.training.log, *log])
     where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
         if run.finished and not run.extended_by(recipe):

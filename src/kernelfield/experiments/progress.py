@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from .loop import Progress
 
-__all__ = ["LOGGERS", "Loggers", "duration", "progress_bar", "summary", "time_left"]
+__all__ = ["LOGGERS", "Loggers", "check_loggers", "duration", "progress_bar", "summary", "time_left"]
 
 #: names of loggers
 LOGGERS = ("csv", "tensorboard", "wandb")
@@ -223,7 +223,7 @@ class Loggers:
     """
 
     def __init__(self, names: Sequence[str], folder: Path, title: str, settings: dict[str, Any] | None = None) -> None:
-        self.names = tuple(dict.fromkeys(check_choice("log", name, LOGGERS) for name in names))
+        self.names = check_loggers(names)
         self._loggers = [_MAKE[name](folder / "logs", title) for name in self.names]
         for logger in self._loggers:
             # Fabric's CSV logger does not store hyperparameters; recipe.yaml has them.
@@ -251,6 +251,19 @@ class Loggers:
             logger.finalize("success" if result is not None else "aborted")
 
 
+def check_loggers(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of loggers without repetition; raise an error for an unknown or a missing one.
+
+    >>> check_loggers(["csv", "csv"])
+    ('csv',)
+    """
+    for name in names:
+        check_choice("log", name, LOGGERS)
+        if name in _INSTALL:
+            _require(name, _INSTALL[name])
+    return tuple(dict.fromkeys(names))
+
+
 def _csv(folder: Path, title: str) -> Any:  # noqa: ARG001
     from lightning.fabric.loggers import CSVLogger  # noqa: PLC0415
 
@@ -258,14 +271,12 @@ def _csv(folder: Path, title: str) -> Any:  # noqa: ARG001
 
 
 def _tensorboard(folder: Path, title: str) -> Any:  # noqa: ARG001
-    _require("tensorboard", "'kernelfield[train]'")
     from lightning.fabric.loggers import TensorBoardLogger  # noqa: PLC0415
 
     return TensorBoardLogger(root_dir=folder, name="tensorboard")
 
 
 def _wandb(folder: Path, title: str) -> Any:
-    _require("wandb", "'kernelfield[wandb]'")
     from lightning.pytorch.loggers import WandbLogger  # noqa: PLC0415
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -279,4 +290,6 @@ def _require(module: str, install: str) -> None:
         raise ModuleNotFoundError(f"log {module!r} needs {module}: pip install {install}", name=module) from error
 
 
+#: what installs the module of a logger
+_INSTALL = {"tensorboard": "'kernelfield[train]'", "wandb": "'kernelfield[wandb]'"}
 _MAKE = {"csv": _csv, "tensorboard": _tensorboard, "wandb": _wandb}
