@@ -14,11 +14,12 @@ from kernelfield.cli import app
 from kernelfield.experiments.card import card_text, make_card, measure_card
 from kernelfield.experiments.datasets import load_source, take_share
 from kernelfield.experiments.energy import EnergyMeter
+from kernelfield.experiments.evaluation import mask_sizes
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.operations import count_operations
 from kernelfield.experiments.optim import LearningRate
 from kernelfield.experiments.recipe import find_recipe, with_settings
-from kernelfield.experiments.run import processor_name
+from kernelfield.experiments.run import make_network, processor_name
 from kernelfield.experiments.run_files import read_json
 from kernelfield.experiments.shares import measure_shares, share_recipe, train_on_shares
 from kernelfield.models.pretrained import describe_weight
@@ -54,7 +55,8 @@ def test_the_card_of_a_run(run: Run) -> None:
     assert compute["training"]["seconds_here"] == pytest.approx(96 * compute["step"]["seconds"])
     assert card["data"] == [{"share": 1.0, "score": card["score"]}]
     assert card["design"]["by_hand"]["optimizer.lr"] == 0.01
-    assert card["design"]["learned"]  # the width of the mask
+    fresh, trained = mask_sizes(make_network(run.recipe())), mask_sizes(network)
+    assert card["design"]["learned"] == {name: [fresh[name], trained[name]] for name in fresh}  # widths of both masks
 
 
 def test_the_page_and_its_picture_are_written(run: Run) -> None:

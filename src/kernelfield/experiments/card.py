@@ -59,7 +59,6 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
     network = run.network(recipe).eval()
     task = make_task(recipe, network, run_metadata(run, recipe))
     metric = result["metric"]
-    rows = run.read_rows("masks.csv") if (run.folder / "masks.csv").exists() else [{}]
     return {
         "recipe": recipe.name,
         "title": recipe.title,
@@ -69,7 +68,7 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
         "parameters": _parameters(network),
         "compute": _compute(task, recipe, result, seconds, torch.device(device)),
         "data": read_shares(run),
-        "design": _design(recipe, rows[0], rows[-1]),
+        "design": _design(recipe, network),
         "trained_on": result["machine"],
         "machine": machine(torch.device(device)),
     }
@@ -79,8 +78,7 @@ def measure_card(folder: str | Path, *, seconds: float = 2.0, device: str = "cpu
 def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu") -> dict[str, Any]:
     """Return the card of a pretrained weight as plain values.
 
-    The card compares learned sizes with the initial sizes of the recipe's network. A weight does not store scores on
-    shares of the data; the card of a run has them.
+    A weight does not store scores on shares of the data; the card of a run has them.
 
     Args:
         name: name of the weight, MODEL.TAG.
@@ -102,7 +100,7 @@ def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu")
         "parameters": _parameters(network),
         "compute": _compute(task, recipe, result, seconds, torch.device(device)),
         "data": [{"share": 1.0, "score": score["value"]}],
-        "design": _design(recipe, mask_sizes(make_network(recipe)), mask_sizes(network)),
+        "design": _design(recipe, network),
         "trained_on": {"device": training["device"]},
         "machine": machine(torch.device(device)),
     }
@@ -198,8 +196,8 @@ def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tu
     return statistics.median(times), None if meter.joules is None else meter.joules / len(times)
 
 
-def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -> dict[str, Any]:
-    """Return the settings that the recipe sets by hand, and the learned sizes before and after the training."""
+def _design(recipe: Recipe, network: nn.Module) -> dict[str, Any]:
+    """Return the settings that the recipe sets by hand, and the sizes of its fresh and of the trained network."""
     by_hand = {
         **{f"model.{key}": value for key, value in recipe.model.items() if key != "name"},
         "optimizer.lr": recipe.optimizer.lr,
@@ -209,7 +207,8 @@ def _design(recipe: Recipe, before: dict[str, float], after: dict[str, float]) -
         "training.batch": recipe.training.batch,
         **{f"regularizers.{key}": value for key, value in recipe.regularizers.items() if value},
     }
-    sizes = {key: [value, after[key]] for key, value in before.items() if key not in ("epoch", "step") and key in after}
+    before, after = mask_sizes(make_network(recipe)), mask_sizes(network)
+    sizes = {key: [value, after[key]] for key, value in before.items() if key in after}
     return {"by_hand": by_hand, "learned": {key: pair for key, pair in sizes.items() if pair[0] != pair[1]}}
 
 
