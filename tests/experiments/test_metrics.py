@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from kernelfield.data.base import Batch, TargetScale
-from kernelfield.experiments.metrics import Meter
+from kernelfield.experiments.metrics import Meter, metric_names
+from kernelfield.experiments.task import Task
 
 
 def batch(target: torch.Tensor, mask: torch.Tensor | None = None, scale: TargetScale | None = None) -> Batch:
@@ -125,3 +126,41 @@ def test_two_classes_of_pixels_with_outputs_that_are_not_finite() -> None:
     meter.update(torch.full((1, 2, 4), math.nan), batch(torch.zeros(1, 4, dtype=torch.long)))
     assert int(meter.nonfinite) == 1
     assert all(math.isnan(value) for value in meter.compute().values())
+
+
+@pytest.mark.parametrize(
+    ("task", "out", "target"),
+    [
+        ("classification", 3, torch.tensor([0, 2])),
+        ("multilabel", 3, torch.tensor([[0.0, 1, 0], [1, 0, 1]])),
+        ("multilabel", 1, torch.tensor([[0.0], [1]])),
+        ("regression", 1, torch.zeros(2, 1)),
+        ("dense-regression", 1, torch.zeros(2, 1, 4)),
+        ("segmentation", 2, torch.zeros(2, 4).long()),
+        ("segmentation", 3, torch.zeros(2, 4).long()),
+        ("language", 5, torch.zeros(2, 4).long()),
+    ],
+)
+def test_names_are_those_of_the_metrics(task: str, out: int, target: torch.Tensor) -> None:
+    meter = Meter(task, out)
+    space = (4,) if task in ("dense-regression", "segmentation", "language") else ()
+    meter.update(torch.randn(2, out, *space), batch(target))
+    assert set(meter.compute()) == set(metric_names(task, out))
+    for wrong in {"psnr", "bits", "iou"} - set(metric_names(task, out)):
+        with pytest.raises(ValueError, match="metric must"):
+            Task(torch.nn.Identity(), task, out_channels=out, metric=wrong)
+
+
+def test_a_large_vocabulary_has_no_confusion_matrix() -> None:
+    meter = Meter("language", 100_000)
+    target = torch.tensor([[7, 99_999]])
+    prediction = torch.zeros(1, 100_000, 2)
+    prediction[0, 7, 0] = 1.0
+    meter.update(prediction, batch(target))
+    assert meter.compute()["accuracy"] == 0.5
+    assert meter.confusion.numel() == 0
+
+
+def test_label_smoothing_needs_classes() -> None:
+    with pytest.raises(ValueError, match="label_smoothing"):
+        Task(torch.nn.Identity(), "regression", out_channels=1, label_smoothing=0.1)

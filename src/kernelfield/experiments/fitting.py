@@ -198,6 +198,8 @@ def _begin(
     run.log(f"data: {data_kind(data)}")
     if on_data is not None:
         on_data(data)
+    if recipe.training.patience is not None and data.validation is None:
+        lines = [*lines, "training.patience has no effect without validation data"]
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]

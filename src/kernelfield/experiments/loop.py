@@ -276,8 +276,6 @@ class Loop:
         if self.tail is not None and self.evaluations_left() < settings.average_last:
             self._add_to_tail(self.tail)
         self._report(recent, metrics)
-        if metrics and self.task.metric not in metrics:
-            raise ValueError(f"metric must be one of {', '.join(metrics)}, got {self.task.metric!r}")
         self.rate.observe(row)
         if metrics and self._is_best(metrics[self.task.metric], metrics["loss"]):
             state.best, state.best_loss = metrics[self.task.metric], metrics["loss"]

@@ -29,6 +29,7 @@ __all__ = [
     "Meter",
     "is_better",
     "main_metric",
+    "metric_names",
     "observed_target",
     "scored",
     "target_of",
@@ -41,6 +42,8 @@ _MAIN = {"regression": "mse", "dense-regression": "mse", "language": "bits"}
 _SMALLER = ("loss", "mse", "mae", "l2", "bits")
 #: metrics that are means over values or samples
 _MEANS = {"regression": ("mse", "mae"), "dense-regression": ("mse", "mae", "psnr", "l2")}
+#: largest number of classes of a confusion matrix, which has the square of it as entries; segmentation always has one
+_MOST_CONFUSED = 1000
 #: number of bins of the predicted probabilities, for the area under the ROC curve of millions of pixels
 _BINS = 4096
 
@@ -134,6 +137,28 @@ def main_metric(task: str) -> str:
     return _MAIN.get(task, "accuracy")
 
 
+def metric_names(task: str, out_channels: int, *, parts: bool = False) -> list[str]:
+    """Return the names of all metrics of a task.
+
+    Args:
+        task: see :func:`task_loss`.
+        out_channels: number of predictions.
+        parts: whether the labels are parts of objects; see :class:`Meter`.
+
+    >>> metric_names("classification", 10), metric_names("segmentation", 2)
+    (['loss', 'accuracy'], ['loss', 'accuracy', 'iou', 'auc'])
+    """
+    names = ["loss", *_MEANS.get(task, ("accuracy",))]
+    names += {"multilabel": ["auc"], "language": ["bits"], "segmentation": ["iou"]}.get(task, [])
+    names += ["part_iou", "part_iou_kinds"] if parts else []
+    names += ["auc"] if _has_bins(task, out_channels) else []
+    return names + (["auc_clip", "map", "map_clip"] if task == "multilabel" and out_channels > 1 else [])
+
+
+def _has_bins(task: str, out_channels: int) -> bool:
+    return task == "segmentation" and out_channels == 2
+
+
 def is_better(metric: str, value: float, than: float | None) -> bool:
     """Return whether ``value`` is better than ``than``: smaller for losses and errors, larger for other metrics.
 
@@ -182,10 +207,11 @@ class Meter:
         self.part_ious = torch.zeros(2, len(self.parts), dtype=torch.float64, device=device)
         names = ("loss", *_MEANS.get(task, ("accuracy",)))
         self._means = {name: _Mean().to(device) for name in names}
-        by_class = task in ("classification", "segmentation", "language")
-        self._jaccard = _Jaccard(out_channels).to(device) if by_class else None
+        self._by_class = task in ("classification", "segmentation", "language")
+        counted = self._by_class and (task == "segmentation" or out_channels <= _MOST_CONFUSED)
+        self._jaccard = _Jaccard(out_channels).to(device) if counted else None
         #: counts of pixels by class, of two, and bin of the predicted probability
-        bins = 2 * _BINS if task == "segmentation" and out_channels == 2 else 0
+        bins = 2 * _BINS if _has_bins(task, out_channels) else 0
         self.bins = torch.zeros(bins, dtype=torch.float64, device=device)
         self._scores: list[Tensor] = []
         self._labels: list[Tensor] = []
@@ -194,7 +220,7 @@ class Meter:
 
     @property
     def confusion(self) -> Tensor:
-        """Return the counts of samples by target and predicted class; empty for tasks without classes."""
+        """Return the counts of samples by target and predicted class; empty without classes, or with very many."""
         return torch.zeros(0, 0, dtype=torch.long) if self._jaccard is None else self._jaccard.confmat
 
     @torch.no_grad()
@@ -204,10 +230,10 @@ class Meter:
         self.nonfinite += (~torch.isfinite(prediction)).flatten(1).any(dim=1).sum()
         if self.task == "multilabel":
             weight = self._add_labels(prediction, target_of(batch).view(prediction.shape))
-        elif self._jaccard is None:
-            weight = self._add_values(prediction, batch)
-        else:
+        elif self._by_class:
             weight = self._add_classes(prediction, batch)
+        else:
+            weight = self._add_values(prediction, batch)
         self._means["loss"].update(loss, weight)
 
     def _add_labels(self, scores: Tensor, labels: Tensor) -> Any:
@@ -246,8 +272,8 @@ class Meter:
         classes, target = prediction.argmax(dim=1).flatten(), target.flatten()
         counts = (target != IGNORED).double()
         self._means["accuracy"].update((classes == target).double(), counts)
-        assert self._jaccard is not None
-        self._jaccard.update(classes, target)
+        if self._jaccard is not None:
+            self._jaccard.update(classes, target)
         if self.bins.numel():
             # torchmetrics compares every pixel with every threshold; a histogram costs one addition per pixel.
             chance = prediction.float().softmax(dim=1)[:, 1].flatten()
@@ -262,7 +288,7 @@ class Meter:
         of such scores does not name a class.
         """
         if not self._means["loss"].update_called or bool(self.nonfinite):
-            return dict.fromkeys(self._names(), math.nan)
+            return dict.fromkeys(metric_names(self.task, self.out_channels, parts=bool(self.parts)), math.nan)
         metrics = {name: float(mean.compute()) for name, mean in self._means.items()}
         if self.task == "multilabel":
             scores, labels = torch.cat(self._scores).cpu(), torch.cat(self._labels).cpu()
@@ -282,15 +308,6 @@ class Meter:
         if self.bins.numel():
             metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
         return metrics
-
-    def _names(self) -> list[str]:
-        """Return the names of all metrics of the task."""
-        more = {"multilabel": ["auc"], "language": ["bits"], "segmentation": ["iou"]}.get(self.task, [])
-        more += ["part_iou", "part_iou_kinds"] if self.parts else []
-        more += ["auc"] if self.bins.numel() else []
-        if self.task == "multilabel" and self.out_channels > 1:
-            more += ["auc_clip", "map", "map_clip"]
-        return [*self._means, *more]
 
 
 class _Mean(MeanMetric):

@@ -188,7 +188,10 @@ def reproduce_rows(
     from .fitting import fit_many  # noqa: PLC0415
 
     target = Path(results)
-    target.mkdir(parents=True, exist_ok=True)  # an error here comes before the training
+    target.mkdir(parents=True, exist_ok=True)  # an error here comes before the training, and so does a damaged result
+    for path in {target / f"{row.resolved().name}.json" for row in rows}:
+        if path.exists():
+            read_json(path)
     jobs = [
         (row, key, job)
         for row in rows

@@ -20,7 +20,7 @@ from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wa
 from ..layers.continuous.kernel_sampler import sampled_once
 from ..layers.continuous.penalties import OTHER_PARAMETERS
 from ..models import Augerino, DNArch
-from .metrics import TASKS, Meter, is_better, main_metric, task_loss
+from .metrics import TASKS, Meter, is_better, main_metric, metric_names, task_loss
 from .optim import LearningRate, make_optimizer
 from .settings import MEASURED, Optimizer, Schedule
 
@@ -123,8 +123,15 @@ class Task(LightningModule):
         self.optimizer_settings = optimizer or Optimizer()
         self.schedule_settings = schedule or Schedule()
         self.label_smoothing = label_smoothing
+        if label_smoothing and task not in ("classification", "segmentation", "language"):
+            raise ValueError(
+                f"label_smoothing must be 0 for task {task!r}, which has no classes, got {label_smoothing}"
+            )
         self.metric = metric or main_metric(task)
         self.parts = tuple(parts)
+        names = metric_names(task, out_channels, parts=bool(parts))
+        if self.metric not in names:
+            raise ValueError(f"metric must be one of {', '.join(names)} for task {task!r}, got {self.metric!r}")
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
         if any(penalty is _complexity for _, penalty, _ in self.penalties):
