@@ -268,6 +268,14 @@ def test_seeds_and_folds_exclude_each_other(tmp_path: Path) -> None:
         reproduce("digits", tmp_path, tmp_path, seeds=2, folds=(0, 1))
 
 
+def test_a_damaged_result_is_found_before_the_training(tmp_path: Path) -> None:
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results" / "digits.json").write_text("{")
+    with pytest.raises(ValueError, match="digits.json"):
+        reproduce_rows([Row("digits", SHORT)], tmp_path / "results", tmp_path / "runs")
+    assert not (tmp_path / "runs").exists()
+
+
 def test_photographs_are_averaged(tmp_path: Path) -> None:
     for name, shift in (("a", 0), ("b", 90)):
         pixels = (np.indices((6, 8)).sum(0)[..., None] * (5, 7, 9) + shift).astype(np.uint8)

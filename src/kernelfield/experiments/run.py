@@ -147,9 +147,9 @@ class Run:
     def result(self) -> dict[str, Any]:
         """Return the result of the training; a metric that is null in the file is NaN."""
         result = read_json(self.path("result.json"))
-        epochs = (result.get(name) or {} for name in ("chosen", "best", "last"))
-        for scores in (result.get("metrics", {}), *epochs):
-            for metrics in scores.values():
+        for kind in ("metrics", "chosen", "best", "last"):
+            scores = result.get(kind)
+            for metrics in scores.values() if isinstance(scores, dict) else ():
                 if isinstance(metrics, dict):
                     metrics.update({name: math.nan for name, value in metrics.items() if value is None})
         return result
