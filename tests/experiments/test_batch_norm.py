@@ -99,3 +99,11 @@ def test_evaluations_and_checkpoints_have_them(tmp_path: Path, more: tuple[str, 
         assert run.result()["metrics"]["test"]
     assert validation[0]
     assert all(not torch.equal(a, b) for a, b in zip(validation[0], validation[3], strict=True))
+
+
+@pytest.mark.parametrize("mean", [0.0, 1e2, 1e4])
+def test_the_variance_survives_a_large_mean(mean: float) -> None:
+    network = nn.Sequential(nn.BatchNorm1d(1, affine=False), nn.Flatten())
+    x = mean + torch.randn(64, 1, 32, generator=torch.Generator().manual_seed(0))
+    reestimate(Task(network, out_channels=32), Split(x, torch.zeros(64).long()), batch=16, batches=4)
+    assert float(network[0].running_var) == pytest.approx(float(x.double().var()), rel=0.02)

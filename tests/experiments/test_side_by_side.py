@@ -271,7 +271,7 @@ def test_seeds_and_folds_exclude_each_other(tmp_path: Path) -> None:
 def test_a_damaged_result_is_found_before_the_training(tmp_path: Path) -> None:
     (tmp_path / "results").mkdir()
     (tmp_path / "results" / "digits.json").write_text("{")
-    with pytest.raises(ValueError, match="digits.json"):
+    with pytest.raises(ValueError, match=r"digits\.json"):
         reproduce_rows([Row("digits", SHORT)], tmp_path / "results", tmp_path / "runs")
     assert not (tmp_path / "runs").exists()
 

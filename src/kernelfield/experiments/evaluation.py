@@ -200,8 +200,9 @@ def reestimation_steps(
     before = [(m.momentum, m.num_batches_tracked.clone()) for m in norms]
     means: list[Tensor] = [m.running_mean for m in norms]
     variances: list[Tensor] = [m.running_var for m in norms]
-    sums = [torch.zeros_like(t) for t in means]
-    squares = [torch.zeros_like(t) for t in means]
+    # In float32, the difference of two squares would lose the variance of a channel whose mean is far larger.
+    sums = [torch.zeros_like(t, dtype=torch.float64) for t in means]
+    squares = [torch.zeros_like(t, dtype=torch.float64) for t in means]
     was_training = task.training
     task.eval()
     try:
@@ -211,8 +212,9 @@ def reestimation_steps(
         for i in range(batches):
             with precision():
                 task(split.batch(order[i * batch : (i + 1) * batch]).to(device))
-            torch._foreach_add_(sums, means)
-            torch._foreach_add_(squares, [v + m.square() for v, m in zip(variances, means, strict=True)])
+            exact = [m.double() for m in means]
+            torch._foreach_add_(sums, exact)
+            torch._foreach_add_(squares, [v + m.square() for v, m in zip(variances, exact, strict=True)])
             yield
     finally:
         for m, (momentum, tracked) in zip(norms, before, strict=True):
@@ -221,4 +223,4 @@ def reestimation_steps(
         task.train(was_training)
     for mean, variance, total, square in zip(means, variances, sums, squares, strict=True):
         mean.copy_(total / batches)
-        variance.copy_((square / batches - mean.square()).clamp(min=0))
+        variance.copy_((square / batches - (total / batches).square()).clamp(min=0))
