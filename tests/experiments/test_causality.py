@@ -46,3 +46,7 @@ def test_the_probe_leaves_the_network_as_it_was() -> None:
     assert network.training is before
     assert torch.equal(state, torch.get_rng_state())
     assert all(torch.equal(t, weights[name]) for name, t in network.state_dict().items())
+
+
+def test_a_single_token_has_no_later_ones() -> None:
+    assert leak(character_model(), 50, 1) == 0

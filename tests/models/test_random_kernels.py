@@ -93,3 +93,17 @@ def test_a_constant_signal_is_above_no_threshold_of_its_own() -> None:
     narrow = features.get_buffer("kernel_0").shape[0]
     torch.testing.assert_close(features(flat)[:1], features(flat[:1] + 1e-12))
     assert features(flat)[:, :narrow].max() < 0.2
+
+
+def test_samples_without_observed_positions_have_finite_features_and_give_no_thresholds() -> None:
+    features, x = fitted(1, 20)
+    mask = torch.ones(6, 20, dtype=torch.bool)
+    mask[1:] = False
+    found = features(x, mask)
+    assert found.isfinite().all()
+    assert not found[1:].any()
+    features.draw_biases(x, mask)
+    first = next(features.responses_of_random_samples(x, mask))
+    assert all(len(responses) == 20 for responses in first)
+    with pytest.raises(ValueError, match="mask must"):
+        features.draw_biases(x, torch.zeros_like(mask))

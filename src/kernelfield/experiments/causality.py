@@ -26,7 +26,7 @@ def leak(network: nn.Module, vocabulary: int, length: int) -> float:
     Args:
         network: maps (batch, length) token ids to (batch, out, length) scores.
         vocabulary: number of tokens.
-        length: length of the test sequence.
+        length: length of the test sequence; a single token has no later ones.
 
     >>> from kernelfield import CKCNN
     >>> language = {"size": 16, "channels": (4, 4), "vocabulary": 5, "readout": "dense"}
@@ -35,6 +35,8 @@ def leak(network: nn.Module, vocabulary: int, length: int) -> float:
     >>> leak(CKCNN(4, 5, causal=False, **language), 5, 16) > 1e-2
     True
     """
+    if length < 2:
+        return 0.0
     device = next(network.parameters()).device
     tokens = torch.arange(length, device=device).remainder(vocabulary).unsqueeze(0)
     half = length // 2

@@ -114,7 +114,10 @@ class RandomKernels(nn.Module):
 
     def responses_of_random_samples(self, x: Tensor, mask: Tensor | None) -> Iterator[list[Tensor]]:
         """Yield, for each width, the responses of each kernel to a random sample, at the observed positions."""
-        chosen = torch.randint(len(x), (min(len(x), 32),), device=x.device)
+        observed = torch.arange(len(x), device=x.device) if mask is None else mask.flatten(1).any(dim=1).nonzero()[:, 0]
+        if len(observed) == 0:
+            raise ValueError("mask must mark an observed position in at least one sample, got none")
+        chosen = observed[torch.randint(len(observed), (min(len(observed), 32),), device=x.device)]
         for responses in self.responses(x[chosen]):
             picks = torch.randint(len(chosen), (responses.shape[1],)).tolist()
             seen = [slice(None) if mask is None else mask[chosen[i]] for i in picks]
@@ -137,8 +140,14 @@ class RandomKernels(nn.Module):
                 above = (flat > bias.unsqueeze(1) + MARGIN).to(x.dtype)
                 share = above.mean(2) if weight is None else (above * weight).sum(2) / weight.sum(2).clamp(min=1)
                 features.append(share)
-            features.append((flat if weight is None else flat.masked_fill(weight == 0, -math.inf)).amax(2))
+            features.append(flat.amax(2) if weight is None else _masked_maximum(flat, weight > 0))
         return torch.cat(features, dim=1)
+
+
+def _masked_maximum(x: Tensor, seen: Tensor) -> Tensor:
+    """Return the maximum of (batch, kernels, positions) over seen positions (batch, 1, positions); 0 if there are none."""
+    largest = x.masked_fill(~seen, -math.inf).amax(2)
+    return torch.where(seen.any(dim=2), largest, 0.0)
 
 
 class RandomKernelNet(nn.Module):
