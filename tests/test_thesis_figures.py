@@ -15,7 +15,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernelfield import CCNN, GCNN, GSANet, PartialGCNN, WaveletNet, create_model
+from kernelfield import CCNN, GCNN, CKConv, GSANet, PartialGCNN, WaveletNet, create_model
 from kernelfield.experiments.evaluation import mask_sizes
 from kernelfield.fields import MLP, SIREN
 from kernelfield.groups import O2, SO2, Cyclic
@@ -172,3 +172,12 @@ def test_figures_draw_from_a_fresh_network(tmp_path: Path, name: str, steps: int
     DRAWN[name](tmp_path / "figure.png", steps)
     assert (tmp_path / "figure.png").read_bytes().startswith(b"\x89PNG")
     assert (tmp_path / "figure.png").stat().st_size > 1_000
+
+
+@pytest.mark.parametrize("smooth", [False, True])
+@pytest.mark.parametrize("dim", [1, 2, 3])
+def test_the_drawn_kernels_are_the_first_of_the_layer(dim: int, smooth: bool) -> None:
+    layer = CKConv(2, 3, dim=dim, size=4, smooth=smooth)
+    wanted = layer.kernel(0.5, measured=False).detach().flatten(0, 1)[:4]
+    wanted = wanted[:, wanted.shape[1] // 2] if dim == 3 else wanted
+    torch.testing.assert_close(kernels.first_kernels(layer, 0.5, 4), wanted)

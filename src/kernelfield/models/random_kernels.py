@@ -145,7 +145,7 @@ class RandomKernels(nn.Module):
 
 
 def _masked_maximum(x: Tensor, seen: Tensor) -> Tensor:
-    """Return the maximum of (batch, kernels, positions) over seen positions (batch, 1, positions); 0 if there are none."""
+    """Return the maximum of (batch, kernels, positions) over seen positions (batch, 1, positions), or 0 without any."""
     largest = x.masked_fill(~seen, -math.inf).amax(2)
     return torch.where(seen.any(dim=2), largest, 0.0)
 

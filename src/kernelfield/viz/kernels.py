@@ -42,7 +42,7 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
     figure = Figure(figsize=(2.6 * channels, 2.0 * len(layers)), layout="constrained")
     grid = figure.subplots(len(layers), channels, squeeze=False)
     for row, (name, layer) in zip(grid, layers, strict=True):
-        fine = layer.kernel(step, measured=False).flatten(0, 1).cpu()
+        fine = first_kernels(layer, step, channels).cpu()
         for i, axes in enumerate(row):
             if i >= len(fine):
                 axes.set_axis_off()
@@ -51,12 +51,32 @@ def plot_kernels(model: nn.Module, path: str | Path, *, step: float = 0.25, chan
             if layer.dim == 1:
                 _draw_line(axes, fine[i], step, layer.causal)
             else:
-                image = fine[i] if layer.dim == 2 else fine[i, fine.shape[1] // 2]
-                _draw_image(axes, image, step)
+                _draw_image(axes, fine[i], step)
         row[0].set_title(name, fontsize=8, loc="left")
     for axes in grid[-1]:
         axes.set_xlabel("offset in training steps", fontsize=6)
     save_figure(figure, path, dpi=120)
+
+
+@torch.no_grad()
+def first_kernels(layer: ContinuousConv, step: float, count: int) -> torch.Tensor:
+    """Return the first kernels of a layer, (kernels, *points), or their middle slices in 3D; no others are sampled.
+
+    >>> from kernelfield import CKConv
+    >>> layer = CKConv(2, 3, size=8)
+    >>> torch.allclose(first_kernels(layer, 0.5, 4), layer.kernel(0.5, measured=False).flatten(0, 1)[:4])
+    True
+    """
+    steps = (step,) * layer.dim
+    coords = layer.grid(None, steps).coords(dtype=layer.reach.dtype, device=layer.reach.device)
+    middle = len(coords) // 2
+    sliced = layer.dim == 3 and not layer.smooth  # smoothing mixes neighbouring slices
+    values = layer.values(coords[middle] if sliced else coords, min(count, layer.field.channels))[..., :count]
+    kernels = values.movedim(-1, 0)
+    if not sliced:
+        kernels = layer.finish(kernels, steps, measured=False)
+        kernels = kernels[:, middle] if layer.dim == 3 else kernels
+    return kernels
 
 
 def _draw_line(axes: Any, values: torch.Tensor, step: float, causal: bool) -> None:
