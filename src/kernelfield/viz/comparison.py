@@ -6,7 +6,7 @@ import html
 from typing import TYPE_CHECKING, Any
 
 from .._files import write_text
-from .report import _picture, _section, page
+from .report import embedded_figure, page, section
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,10 +35,10 @@ def write_comparison(
     lines = ["".join(f"<th>{html.escape(cell)}</th>" for cell in head)]
     lines += ["".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in body]
     table = "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
-    parts = [f"<h1>{html.escape(title)}</h1>\n", _section("Runs", table)]
+    parts = [f"<h1>{html.escape(title)}</h1>\n", section("Runs", table)]
     names = [name for name in ("train_loss", *(f"val_{metric}" for metric in metrics)) if _is_drawn(name, curves)]
     if names:
-        parts.append(_section("Curves", _picture(lambda figure: _draw(figure, names, curves))))
+        parts.append(section("Curves", embedded_figure(lambda figure: _draw(figure, names, curves))))
     return write_text(path, page(title, parts))
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["page", "write_report"]
+__all__ = ["embedded_figure", "heading", "number_table", "page", "section", "shown_score", "write_report"]
 
 _STYLE = """
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222; }
@@ -57,7 +57,7 @@ def write_report(
         masks: mask widths per epoch.
     """
     folder = Path(folder)
-    parts = [_heading(result), _numbers(result)]
+    parts = [heading(result), number_table(result)]
     if any(isinstance(m, ContinuousConv) for m in network.modules()):
         plot_kernels(network, folder / "kernels.png")
     drawings: list[tuple[str, Callable[..., None] | None]] = [
@@ -66,28 +66,30 @@ def write_report(
         ("Accuracy by received share of the input", _heard(folder)),
         ("Confusion", _confusion(folder)),
     ]
-    parts += [_section(title, _picture(draw)) for title, draw in drawings if draw is not None]
+    parts += [section(title, embedded_figure(draw)) for title, draw in drawings if draw is not None]
     if (folder / "worst.png").exists():
-        parts.append(_section("Test samples with the largest errors", _image((folder / "worst.png").read_bytes())))
+        parts.append(section("Test samples with the largest errors", _image((folder / "worst.png").read_bytes())))
     if (folder / "kernels.png").exists():
-        parts.append(_section("Kernels", _image((folder / "kernels.png").read_bytes())))
-        parts.append(_section("Spectra of the kernels", _picture(lambda figure: _spectra(figure, network))))
+        parts.append(section("Kernels", _image((folder / "kernels.png").read_bytes())))
+        parts.append(section("Spectra of the kernels", embedded_figure(lambda figure: _spectra(figure, network))))
     if (folder / "attention.png").exists():
-        parts.append(_section("Attention maps", _image((folder / "attention.png").read_bytes())))
+        parts.append(section("Attention maps", _image((folder / "attention.png").read_bytes())))
     if (folder / "card.png").exists():
-        parts.append(_section("Efficiency", _image((folder / "card.png").read_bytes())))
+        parts.append(section("Efficiency", _image((folder / "card.png").read_bytes())))
     if masks and "complexity" in masks[0]:
-        parts.append(_section("Architecture", _picture(lambda figure: draw_history(figure, masks))))
+        parts.append(section("Architecture", embedded_figure(lambda figure: draw_history(figure, masks))))
     elif any("distribution" in name for row in masks for name in row):
-        parts.append(_section("Subsets over training", _picture(lambda figure: draw_subset_history(figure, masks))))
+        parts.append(
+            section("Subsets over training", embedded_figure(lambda figure: draw_subset_history(figure, masks)))
+        )
     elif masks:
-        parts.append(_section("Mask widths", _picture(lambda figure: _mask_curves(figure, masks))))
+        parts.append(section("Mask widths", embedded_figure(lambda figure: _mask_curves(figure, masks))))
     learned = {name: m for name, m in network.named_modules() if isinstance(m, Distribution)}
     if any(True for m in learned.values() for _ in m.parameters()):
-        parts.append(_section("Learned subsets", _picture(lambda figure: _subsets(figure, learned))))
+        parts.append(section("Learned subsets", embedded_figure(lambda figure: _subsets(figure, learned))))
     if (folder / "recipe.yaml").exists():
         text = html.escape((folder / "recipe.yaml").read_text(encoding="utf-8"))
-        parts.append(_section("Recipe", f"<pre>{text}</pre>"))
+        parts.append(section("Recipe", f"<pre>{text}</pre>"))
     return write_text(folder / "report.html", page(str(result.get("recipe", "run")), parts))
 
 
@@ -99,14 +101,16 @@ def page(title: str, parts: list[str]) -> str:
     )
 
 
-def _heading(result: dict[str, Any]) -> str:
+def heading(result: dict[str, Any]) -> str:
+    """Return the title of a result as HTML."""
     title = html.escape(result.get("title") or result.get("recipe", ""))
     return f"<h1>{title}</h1>\n"
 
 
-def _numbers(result: dict[str, Any]) -> str:
+def number_table(result: dict[str, Any]) -> str:
+    """Return the scores, the size and the cost of a result as an HTML table."""
     metric = result["metric"]
-    rows = [(name, f"{metric} {_shown(metric, values[metric])}") for name, values in result["metrics"].items()]
+    rows = [(name, f"{metric} {shown_score(metric, values[metric])}") for name, values in result["metrics"].items()]
     rows += [(f"published {name}", str(value)) for name, value in result.get("published", {}).items()]
     machine = result.get("machine", {})
     rows += [
@@ -119,15 +123,22 @@ def _numbers(result: dict[str, Any]) -> str:
     return f"<table>{body}</table>\n"
 
 
-def _shown(metric: str, value: float) -> str:
+def shown_score(metric: str, value: float) -> str:
+    """Return a score as text, shares in percent.
+
+    >>> shown_score("accuracy", 0.9876), shown_score("mse", 0.12345)
+    ('98.76%', '0.1235')
+    """
     return f"{value:.2%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
 
 
-def _section(title: str, body: str) -> str:
+def section(title: str, body: str) -> str:
+    """Return a heading and the HTML below it."""
     return f"<h2>{html.escape(title)}</h2>\n{body}\n"
 
 
-def _picture(draw: Callable[..., None]) -> str:
+def embedded_figure(draw: Callable[..., None]) -> str:
+    """Return a figure, drawn by a function of it, as an HTML image that needs no other file."""
     from matplotlib.figure import Figure  # noqa: PLC0415
 
     figure = Figure(figsize=(9, 3.2), layout="constrained")

@@ -9,7 +9,7 @@ from typing import Any
 from .._arguments import checked
 from .._files import write_text
 from .._kinds import ANY
-from .report import _heading, _numbers, _picture, _section, _shown, page
+from .report import embedded_figure, heading, number_table, page, section, shown_score
 
 __all__ = ["write_seeds_report"]
 
@@ -25,9 +25,9 @@ def write_seeds_report(folder: str | Path, result: dict[str, Any], rows: dict[in
     """
     folder = Path(folder)
     metric = result["metric"]
-    parts = [_heading(result), _numbers(result), _section("Seeds", _seed_table(folder, result, metric))]
+    parts = [heading(result), number_table(result), section("Seeds", _seed_table(folder, result, metric))]
     if any(rows.values()):
-        parts.append(_section("Curves", _picture(lambda figure: _curves(figure, rows, metric))))
+        parts.append(section("Curves", embedded_figure(lambda figure: _curves(figure, rows, metric))))
     return write_text(folder / "report.html", page(str(result.get("recipe", "run")), parts))
 
 
@@ -38,10 +38,12 @@ def _seed_table(folder: Path, result: dict[str, Any], metric: str) -> str:
         report = f"seed-{seed}/report.html"
         name = f'<a href="{report}">{seed}</a>' if (folder / report).exists() else seed
         values = [one["metrics"][test][metric] for test in tests] + [one["last"]["test"][metric]]
-        lines.append(f"<td>{name}</td>" + "".join(f"<td>{_shown(metric, value)}</td>" for value in values))
+        lines.append(f"<td>{name}</td>" + "".join(f"<td>{shown_score(metric, value)}</td>" for value in values))
     spread = result["deviation"]
-    cells = [f"{_shown(metric, result['metrics'][t][metric])} ± {_shown(metric, spread[t][metric])}" for t in tests]
-    cells.append(_shown(metric, result["last"]["test"][metric]))
+    cells = [
+        f"{shown_score(metric, result['metrics'][t][metric])} ± {shown_score(metric, spread[t][metric])}" for t in tests
+    ]
+    cells.append(shown_score(metric, result["last"]["test"][metric]))
     lines.append("<th>mean</th>" + "".join(f"<th>{cell}</th>" for cell in cells))
     return "<table>" + "".join(f"<tr>{line}</tr>" for line in lines) + "</table>"
 
