@@ -387,6 +387,24 @@ def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
     assert f"{twice} of {len(data.test)} test samples are training or validation samples too" in output
 
 
+def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("dark", 900), ("light", 3000)):
+        (tmp_path / "scans" / name).mkdir(parents=True)
+        for i in range(10):
+            image.fromarray(np.full((6, 6), level + i, dtype=np.uint16)).save(tmp_path / "scans" / name / f"{i}.png")
+    output = call("train", tmp_path / "scans", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    assert "pixels of more than 8 bits from 900 to 3,009, divided by 4,095" in output
+    run = load_run(tmp_path / "run")
+    data = recipe_data(run.recipe)
+    stored = torch.cat([data.train.inputs, data.validation.inputs, data.test.inputs])
+    path = tmp_path / "scans" / "light" / "3.png"
+    found = read_samples(path, run.recipe, run.data)
+    assert torch.equal(
+        found.inputs, data.test.prepare(Batch(stored[stored[:, 0, 0, 0] == stored.max()][:1]), False).inputs
+    )
+
+
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     message = call("train", "nosuch.yaml", code=NO_DATA)

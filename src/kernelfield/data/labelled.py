@@ -103,7 +103,7 @@ def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tupl
 def _images(data: Data, path: Path, source: dict[str, Any]) -> Split:  # noqa: ARG001
     channels, rows, columns = data.test.inputs.shape[1:]
     files, target = _listed(data, path, images.ENDINGS, "images")
-    stored = images.stack_images(files, (rows, columns), gray=channels == 1)
+    stored = images.stack_images(files, (rows, columns), channels == 1, data.levels)
     return replace(data.test, inputs=stored, target=target)
 
 

@@ -10,7 +10,7 @@ from .._arguments import checked
 if TYPE_CHECKING:
     from ..data.base import Data, Split
 
-__all__ = ["data_kind", "repeated_samples", "split_sizes"]
+__all__ = ["data_kind", "pixel_line", "repeated_samples", "split_sizes"]
 
 #: largest number of class names to list
 MOST_NAMES = 12
@@ -46,6 +46,21 @@ def data_kind(data: Data) -> str:
     channels = f"{data.in_channels} channel" + ("s" if data.in_channels > 1 else "")
     where = f"at points in {data.dim} dimensions" if data.train.coords is not None else f"of size {size}"
     return f"{data.task}, {out}; {channels} {where}"
+
+
+@checked()
+def pixel_line(data: Data) -> str:
+    """Return the range and the divisor of pixels of more than 8 bits as text; "" if there are none.
+
+    >>> from dataclasses import replace
+    >>> from kernelfield.data import load
+    >>> pixel_line(replace(load("digits"), levels=(12, 3871, 4095)))
+    'pixels of more than 8 bits from 12 to 3,871, divided by 4,095 (data.white)'
+    """
+    if not data.levels:
+        return ""
+    least, most, white = data.levels
+    return f"pixels of more than 8 bits from {least:,} to {most:,}, divided by {white:,} (data.white)"
 
 
 @checked()
