@@ -95,6 +95,23 @@ def test_targets_of_a_second_file(tmp_path: Path) -> None:
     assert again.target.shape == (20, 1, 2)
 
 
+def test_ids_that_match_in_part_are_announced(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.csv", *series())
+    write(tmp_path / "asked.csv", *(f"s{i},{100 * i + 9},x,{i}" for i in range(5, 23)))
+    message = r"targets of .*asked.csv: 5 of 20 series .* such as 's0'; 3 of 18 ids are not in the data, such as 's20'"
+    with pytest.warns(UserWarning, match=message):
+        data = csv_series(path, targets="asked.csv", unit=1)
+    assert len(data.train) + len(data.validation) + len(data.test) == 15
+    with pytest.warns(UserWarning, match=r"5 of 20 series have no targets and are left out, such as 's0'$"):
+        assert len(labelled_split(data, path, {"name": "csv_series", "targets": "asked.csv"})) == 15
+    write(tmp_path / "labels.csv", *(f"s{i},{i % 2}" for i in range(22)), names="id,label")
+    with pytest.warns(UserWarning, match=r"labels of .*labels.csv: 2 of 22 ids are not in the data, such as 's20'"):
+        csv_series(path, labels="labels.csv")
+    write(path, *series(), "lone,0,x,1")
+    with pytest.warns(UserWarning, match=r"forecast 0.4: 1 of 21 series have too few times .*series lone"):
+        csv_series(path, forecast=0.4)
+
+
 def test_forecasts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "long.csv", *series())
     write(tmp_path / "other.csv", "q,1,x,2")
@@ -197,6 +214,7 @@ def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
     data = csv_series(path, targets="asked.csv")
     assert data.targets == ("u", "v")
     write(tmp_path / "asked.csv", "a,4,v,7")
+    write(path, *(f"a,{t},x,{t}" for t in range(3)))
     (found,) = read_labelled(path, data, {"targets": "asked.csv"})
     assert np.nan_to_num(found.query_values, nan=-1).tolist() == [[-1], [7]]
     write(tmp_path / "asked.csv", "a,4,w,7")

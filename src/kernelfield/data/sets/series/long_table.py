@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,19 +14,21 @@ from ...io.parquet import read_parquet
 from ...transforms.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "LONG",
     "QueryTimes",
     "aligned",
     "cell_label",
+    "check_ids",
     "query_last",
     "query_listed",
     "read_cells",
     "read_labels",
     "read_long",
     "read_queries",
+    "read_targets",
 ]  # fmt: skip
 
 #: columns that identify a long table
@@ -141,15 +144,24 @@ def cell_label(text: str, path: Path, line: int) -> str:
     return text.strip()
 
 
-def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
-    """Return series with the times and values of a second long table as queries, and the channels of that table.
-
-    Series that are not in the second table have nothing to predict and are dropped.
-    """
+def read_targets(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
+    """Return the series of a long table of measurements to predict, and their channels."""
     names, rows = read_cells(path)
     if not set(names) >= LONG:
         raise ValueError(f"{path}, line 1: expected columns id, time, value, found {', '.join(names[:6]) or 'nothing'}")
-    queries, channels = read_long(path, names, rows, None, nonfinite)
+    return read_long(path, names, rows, None, nonfinite)
+
+
+def query_listed(series: Sequence[Series], queries: Sequence[Series], path: Path) -> list[Series]:
+    """Return series with the times and values of other series, of the same ids, as queries.
+
+    Series without queries have nothing to predict and are dropped; :func:`check_ids` warns of them.
+
+    Args:
+        series: the series.
+        queries: series of :func:`read_targets`.
+        path: file of the queries, for errors.
+    """
     by_key = {s.key: s for s in queries}
     known = {s.key for s in series}
     unknown = [s.key for s in queries if s.key not in known]
@@ -158,25 +170,52 @@ def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse"
     if series and queries[0].dates != series[0].dates:
         kinds = ("dates", "numbers") if series[0].dates else ("numbers", "dates")
         raise ValueError(f"targets must have times that are {kinds[0]}, like the data, got {path} with {kinds[1]}")
-    found = [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
-    return found, channels
+    return [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
+
+
+def check_ids(what: str, path: Path, listed: Iterable[str], known: Iterable[str]) -> None:
+    """Warn if some series have no labels or targets, or if some ids are not those of series.
+
+    Args:
+        what: "labels" or "targets".
+        path: their file.
+        listed: ids in that file.
+        known: ids of all series.
+    """
+    listed, known = dict.fromkeys(listed), dict.fromkeys(known)
+    without, unknown = ([key for key in a if key not in b] for a, b in ((known, listed), (listed, known)))
+    lines = []
+    if without:
+        lines.append(f"{len(without)} of {len(known)} series have no {what} and are left out, such as {without[0]!r}")
+    if unknown:
+        lines.append(f"{len(unknown)} of {len(listed)} ids are not in the data, such as {unknown[0]!r}")
+    if lines:
+        warnings.warn(f"{what} of {path}: {'; '.join(lines)}", stacklevel=3)
 
 
 def query_last(series: Sequence[Series], share: float) -> list[Series]:
     """Return series whose last times and values have become queries.
 
-    Of n times, the last ``share`` · n, at least one, become queries. A series of one time is dropped.
+    Of n times, the last ``share`` · n, at least one, become queries. A series with too few times is dropped, and a
+    warning counts them.
     """
-    found = []
+    found, dropped = [], []
     for s in series:
         n = s.values.shape[1]
         kept = min(n - 1, round(n * (1 - share)))
         if kept < 1 or s.times is None:
+            dropped.append(s.where)
             continue
         values, times = s.values[:, :kept], s.times[:kept]
         found.append(replace(s, values=values, times=times, at=s.times[kept:], query_values=s.values[:, kept:]))
     if not found:
         raise ValueError(f"forecast must leave times to predict from, got {share} for series of one time")
+    if dropped:
+        warnings.warn(
+            f"forecast {share}: {len(dropped)} of {len(series)} series have too few times and are left out, such as "
+            f"{dropped[0]}",
+            stacklevel=3,
+        )
     return found
 
 
