@@ -115,6 +115,13 @@ class CapturedPrediction:
             for module in training:
                 module.training = True  # not train(), which drops frozen kernels
 
+    def refresh(self) -> None:
+        """Sample the kernels again at the next call, after a change of weights through ``.data``.
+
+        Such a change leaves no trace that could be read without waiting for the device.
+        """
+        self._versions = [(address, -1) for address, _ in self._versions]
+
     def _refresh(self) -> None:
         """Sample the frozen kernels again if a weight has changed: in place, where graphs read them."""
         state = [*self.net.parameters(), *self.net.buffers()]
@@ -150,9 +157,9 @@ def capture_prediction(
 
     The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
     of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
-    :func:`torch.no_grad` or by a loaded state, but not through ``.data``. A batch is padded with zeros to the
-    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. The modes of the network
-    and of its layers stay as they are.
+    :func:`torch.no_grad` or by a loaded state. After a change through ``.data``, call ``refresh()`` of the result. A
+    batch is padded with zeros to the next power of two, or to ``max_batch``, so there are few graphs; a larger batch is
+    divided. The modes of the network and of its layers stay as they are.
 
     Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
     :class:`CaptureWarning` says why.
