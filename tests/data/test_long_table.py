@@ -151,6 +151,58 @@ def test_numbers_are_no_dates(tmp_path: Path) -> None:
         csv_series(write(tmp_path / "long.csv", "a,0,x,1_000"), forecast=0.5)
 
 
+@pytest.mark.parametrize(
+    ("names", "row", "message"),
+    [
+        ("id,time,channel,value,label", ",5,x,1,0", r"line 162: expected an id, found ''"),
+        ("id,time,channel,value,label", "nan,5,x,1,0", r"line 162: expected an id, found 'nan'"),
+        ("id,time,channel,value,label", "3,50, ,1,1", r"line 162: expected a channel, found ''"),
+        ("id,time,channel,value,label", "20,5,x,,0", r"series 20: expected at least one value"),
+        (
+            "id,time,channel,value,valueuom,label",
+            "3,50,x,1,mmol,1",
+            r"line 162: expected valueuom 'mg' for 'x', as before",
+        ),
+    ],
+)
+def test_names_and_units_that_are_missing_or_change(names: str, row: str, message: str, tmp_path: Path) -> None:
+    unit = ",mg" if "uom" in names else ""
+    rows = [f"{i},{t},x,{i + t}{unit},{i % 2}" for i in range(20) for t in range(8)]
+    assert csv_series(write(tmp_path / "a.csv", *rows, names=names)).channels == ("x",)
+    with pytest.raises(ValueError, match=message):
+        csv_series(write(tmp_path / "a.csv", *rows, row, names=names))
+
+
+@pytest.mark.parametrize(
+    "names", ["id,time,pulse,label", "patient,charttime,pulse,label", "pid,a,pulse,label", "stayId,a,pulse,label"]
+)
+def test_measurements_with_a_column_per_channel_are_no_steps(names: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", *(f"{i},{t},{i + t},{i % 2}" for i in range(20) for t in range(8)), names=names)
+    with pytest.raises(ValueError, match=r"a.csv, line 1: expected columns .*id, time, channel and value"):
+        csv_series(path)
+
+
+def test_names_of_channels_and_columns_in_doubt_are_announced(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{c},{i + t},A,{i % 2}" for i in range(20) for t in range(8) for c in ("HR", "hr")]
+    path = write(tmp_path / "a.csv", *rows, names="id,time,channel,value,ward,label")
+    with pytest.warns(UserWarning, match="columns ward are not read"), pytest.warns(UserWarning, match="'HR' and 'hr'"):
+        csv_series(path)
+
+
+def test_dates_with_and_without_a_time_zone_are_not_mixed(tmp_path: Path) -> None:
+    def rows(zone: str, label: str = ",{}") -> list[str]:
+        return [
+            f"{i},2024-03-31T{t:02}:00{zone if t % 2 else ''},x,1{label.format(i % 2)}"
+            for i in range(9)
+            for t in range(4)
+        ]
+
+    names = "id,time,channel,value,label"
+    with pytest.raises(ValueError, match=r"line 3: expected a date without a time zone for a time, as before"):
+        csv_series(write(tmp_path / "a.csv", *rows("+02:00"), names=names))
+    assert csv_series(write(tmp_path / "a.csv", *rows(""), names=names)).unit == 3600
+
+
 def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
     rows = [f"{i},2024-01-0{d},x,1" for i in "abcdef" for d in range(1, 5)]
     path = write(tmp_path / "long.csv", *rows)

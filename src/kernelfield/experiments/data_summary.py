@@ -44,6 +44,10 @@ def data_kind(data: Data) -> str:
     out = count + (plural if data.out_channels > 1 else "") + (f" ({names})" if by_class else "")
     size = "×".join(map(str, data.size))
     channels = f"{data.in_channels} channel" + ("s" if data.in_channels > 1 else "")
+    if len(data.channels) > 1:
+        listed = ", ".join(data.channels[:MOST_NAMES]) + (", …" if len(data.channels) > MOST_NAMES else "")
+        marks = "; half of them mark observed values" if data.in_channels == 2 * len(data.channels) else ""
+        channels += f" ({listed}{marks})"
     where = f"at points in {data.dim} dimensions" if data.train.coords is not None else f"of size {size}"
     return f"{data.task}, {out}; {channels} {where}"
 

@@ -18,6 +18,7 @@ from .long_table import (
     aligned,
     cell_label,
     check_ids,
+    compare_columns,
     query_last,
     query_listed,
     read_cells,
@@ -173,8 +174,15 @@ def _read_part(
     if not long and (dense or labels_by_id is not None):
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
+    if long:
+        compare_columns(names, label, path)
     if long and (dense or labels_by_id is not None):
         return (*read_long(path, names, rows, None, nonfinite, labels_by_id), ())
+    if not long and {"id", "time"} <= {name.lower() for name in names}:
+        raise ValueError(
+            f"{path}, line 1: expected columns id, time, channel and value, one measurement per line, found "
+            f"{', '.join(names[:6])}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
+        )
     if label not in names:
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import is_date, number, read_table, time_of
+from ...io.files import has_zone, is_date, number, read_table, time_of
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
 
@@ -22,6 +22,7 @@ __all__ = [
     "aligned",
     "cell_label",
     "check_ids",
+    "compare_columns",
     "query_last",
     "query_listed",
     "read_cells",
@@ -33,6 +34,10 @@ __all__ = [
 
 #: columns that identify a long table
 LONG = {"id", "time", "value"}
+#: names of a column of units, in lower case
+UNITS = ("unit", "units", "uom", "valueuom")
+#: kind of a time that is not a date
+NUMBER = "a number"
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -70,7 +75,9 @@ def read_long(
     if len(column) != len(names):
         twice = next(name for i, name in enumerate(names) if column[name] != i)
         raise ValueError(f"{path}, line 1: expected each column once, found {twice!r} twice")
-    dates: bool | None = None
+    dates: str | None = None
+    unit = next((i for name, i in column.items() if name.lower() in UNITS), None)
+    units: dict[str, str] = {}
     marks: dict[str, str] = {}
     seen: dict[str, dict[float, dict[str, float]]] = {}
     for i, row in enumerate(rows, start=2):
@@ -78,19 +85,27 @@ def read_long(
             continue
         if len(row) != len(names):
             raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
-        key, mark = row[column["id"]].strip(), "" if label is None else cell_label(row[column[label]], path, i)
+        key, mark = _name(row[column["id"]], "an id", path, i), ""
+        if label is not None:
+            mark = cell_label(row[column[label]], path, i)
         if labels is not None and key not in labels:
             raise ValueError(f"{path}, line {i}: expected an id that the file of labels contains, found {key!r}")
         mark = mark if labels is None else labels[key]
         if marks.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
-        dated = is_date(row[column["time"]])
+        dated = _kind_of_time(row[column["time"]])
         if dates not in (None, dated):
-            kind = "a date" if dates else "a number"
-            raise ValueError(f"{path}, line {i}: expected {kind} for a time, as before, found {row[column['time']]!r}")
+            raise ValueError(
+                f"{path}, line {i}: expected {dates} for a time, as before, found {row[column['time']].strip()!r}"
+            )
         dates = dated
-        channel = row[column["channel"]].strip() if "channel" in column else "value"
+        channel = _name(row[column["channel"]], "a channel", path, i) if "channel" in column else "value"
+        if unit is not None and units.setdefault(channel, row[unit].strip()) != row[unit].strip():
+            raise ValueError(
+                f"{path}, line {i}: expected {names[unit]} {units[channel]!r} for {channel!r}, as before, found "
+                f"{row[unit].strip()!r}; convert the values"
+            )
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
             raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found two")
@@ -98,12 +113,47 @@ def read_long(
     if not seen:
         raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
+    _compare_names(channels, path)
     series = []
     for key, times in seen.items():
         order = sorted(times)
         values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
-        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key, dates=bool(dates)))
+        if np.isnan(values).all():
+            raise ValueError(f"{path}, series {key}: expected at least one value, found none")
+        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key, dates=dates != NUMBER))
     return series, channels
+
+
+def _name(text: str, what: str, path: Path, line: int) -> str:
+    """Return the text of an id or a channel; raise a ValueError if it is missing: all missing ones would be one."""
+    if text.strip().lower() in ("", "?", "nan"):
+        raise ValueError(f"{path}, line {line}: expected {what}, found {text.strip()!r}, a missing value")
+    return text.strip()
+
+
+def _kind_of_time(text: str) -> str:
+    """Return the kind of a time: a number, or a date with or without a time zone, which may be hours apart."""
+    if not is_date(text):
+        return NUMBER
+    return "a date with a time zone" if has_zone(text) else "a date without a time zone"
+
+
+def _compare_names(channels: Sequence[str], path: Path) -> None:
+    """Warn of channels whose names are equal but for their case."""
+    known: dict[str, str] = {}
+    for name in channels:
+        if known.setdefault(name.casefold(), name) != name:
+            warnings.warn(
+                f"{path} has channels {known[name.casefold()]!r} and {name!r}, which count as two", stacklevel=3
+            )
+
+
+def compare_columns(names: Sequence[str], label: str, path: Path) -> None:
+    """Warn of columns of a long table that are not read."""
+    known = (*LONG, "channel", label)
+    others = [name for name in names if name not in known and name.lower() not in UNITS]
+    if others:
+        warnings.warn(f"{path}: columns {', '.join(others[:6])} are not read", stacklevel=3)
 
 
 def aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> Series:

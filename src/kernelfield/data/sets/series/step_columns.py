@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["step_columns"]
 
+#: ends of names of columns that are no steps: ids, times and dates
+_NO_STEP = re.compile(r"(^|[^a-zA-Z])p?(id|ID|Id)s?$|[a-z]I[dD]$|([tT]ime|TIME|[sS]tamp|[dD]ate|DATE)$")
+
 
 def step_columns(
     path: Path, names: Sequence[str], rows: Sequence[Sequence[str]], label: int = -1, known: Sequence[str] = ()
@@ -99,6 +102,12 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
     if 0 < len(others) <= 3 and len(most) >= 3 * len(others):
         raise ValueError(
             f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; leave it out"
+        )
+    no_step = next((name for name in others if _NO_STEP.search(name)), None)
+    if no_step is not None:
+        raise ValueError(
+            f"{path}, line 1: expected columns of steps, found {no_step!r}, which seems to be none; leave it out, or "
+            "give a table of id, time, channel and value"
         )
     counts = {tuple((_numbered(name) or ("", 0))[1] for name in members) for members in groups.values()}
     if None not in groups and len(groups) > 1 and len(counts) == 1 and len(most) > 1:
