@@ -17,9 +17,11 @@ from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.cli.common import recipe_and_data
 from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
+from kernelfield.data.registry import load
 from kernelfield.data.sets.images.digits import digits
-from kernelfield.experiments.custom_data import recipe_for_path
+from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
+from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
 from kernelfield.experiments.stream_input import stream_input
@@ -329,6 +331,82 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     torch.testing.assert_close(prepare_samples(shares, data).inputs, wanted, rtol=1e-4, atol=1e-4)
 
 
+def write_tone(path: Path, seconds: float, *gains: float, rate: int = 8_000) -> Path:
+    """Write a tone with one 16-bit channel for each gain."""
+    tone = np.sin(np.arange(round(seconds * rate)) / 9)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((len(gains), 2, rate, 0, "NONE", ""))
+        file.writeframes((20_000 * np.outer(tone, gains)).astype("<i2").tobytes())
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on raw sounds of a tenth of a second; its recipe does not name the rate, 16 kHz by default."""
+    folder = tmp_path_factory.mktemp("tones")
+    for name, gain in (("loud", 1.0), ("soft", 0.1)):
+        (folder / "tones" / name).mkdir(parents=True)
+        for i in range(8):
+            write_tone(folder / "tones" / name / f"{i}.wav", 0.1 + i / 1000, gain)
+    recipe = recipe_for(
+        load("wav_folder", folder / "tones"), "tones", {"name": "wav_folder", "root": str(folder / "tones")}
+    )
+    small = with_settings(recipe, ["training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4"])
+    return fit(small, folder / "run", report=False).folder
+
+
+def test_sounds_that_are_cut_off_or_cancel_are_announced(sound_run: Path, tmp_path: Path) -> None:
+    run = load_run(sound_run)
+    with pytest.warns(
+        UserWarning, match=r"1 of 1 sounds are cut off: .*long.wav lasts 3 s, of which the first 0.107 s"
+    ):
+        run.predict(write_tone(tmp_path / "long.wav", 3, 1.0))
+    (tmp_path / "new" / "loud").mkdir(parents=True)
+    write_tone(tmp_path / "new" / "loud" / "a.wav", 1, 1.0)
+    with pytest.warns(UserWarning, match=r"1 of 1 sounds are cut off"):
+        labelled_split(run.data, tmp_path / "new", run.recipe.data)
+    with pytest.warns(UserWarning, match=r"opposite.wav: its 2 channels cancel each other"):
+        run.predict(write_tone(tmp_path / "opposite.wav", 0.1, 1.0, -1.0))
+    with pytest.warns(UserWarning, match=r"inputs has 800 samples per sound, and those of the run 1712; .* 16000 Hz"):
+        run.predict(torch.zeros(1, 1, 800))
+    folder = tmp_path / "lengths"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for i in range(30):
+            write_tone(folder / name / f"{i}.wav", 0.5 if (name, i) == ("a", 3) else 0.05, 1.0)
+    with pytest.warns(UserWarning, match=r"1 of 60 sounds are cut off after 0.0625 s; the longest lasts 0.5 s"):
+        recipe_for_path(folder)
+
+
+def test_streams_and_exports_have_the_rate_of_the_training(sound_run: Path, tmp_path: Path) -> None:
+    path = write_tone(tmp_path / "tone.wav", 0.1, 1.0)
+    (*_, last) = stream_input(sound_run, path, every=500)
+    assert last["samples"] == 1600  # 0.1 s at 16 kHz; the file has 8 kHz
+    call("export", sound_run, "--out", tmp_path / "net.pt2")
+    assert read_metadata(tmp_path / "net.pt2")["rate"] == 16_000
+
+
+def test_streams_of_other_data_refuse_sounds(two_sensors: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="file must not be a sound"):
+        list(stream_input(two_sensors, write_tone(tmp_path / "tone.wav", 0.1, 1.0)))
+
+
+def test_values_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path) -> None:
+    run, source = load_run(two_sensors), np.random.default_rng(1)
+    x = source.normal(size=(1, 2, 8)) + np.array([[0], [1000]])
+    run.predict(x)
+    for gain, offset in ((1000, 0), (1e-3, 0), (1, 273)):
+        with pytest.warns(
+            UserWarning, match=r"channel '(air|warm)' of inputs has a mean of .* must have the same unit"
+        ):
+            run.predict(gain * x + offset)
+    table = "\n".join(["id,time,channel,value,label", *(f"a,{t},{c},3,500" for t in range(8) for c in ("air", "warm"))])
+    (tmp_path / "new.csv").write_text(table + "\n")
+    for use in (run.predict, lambda path: labelled_split(run.data, path, run.recipe.data)):
+        with pytest.warns(UserWarning, match=r"channel 'warm' of .*new.csv has a mean of 3 "):
+            use(tmp_path / "new.csv")
+
+
 def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     for name, flat in (("ball", 1.0), ("disc", 0.05)):
@@ -547,7 +625,8 @@ def test_exported_streams_say_how_to_prepare_samples(two_sensors: Path, tmp_path
 
 
 def test_predictions_name_the_series_of_a_table(two_sensors: Path, tmp_path: Path) -> None:
-    lines = [f"{i},{t},{c},{t}" for t in range(8) for i in ("b", "a") for c in ("air", "warm")]
+    sensors = {"air": 0, "warm": 1000}
+    lines = [f"{i},{t},{c},{t / 8 + sensors[c]}" for t in range(8) for i in ("b", "a") for c in sensors]
     (tmp_path / "new.csv").write_text("\n".join(["id,time,channel,value", *lines]))  # rows of an id are scattered
     rows = load_run(two_sensors).predict(tmp_path / "new.csv")
     assert [(row["sample"], row["series"]) for row in rows] == [(0, "b"), (1, "a")]

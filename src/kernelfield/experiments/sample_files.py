@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,11 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
-from ..data.preprocessing import in_stored_range, prepare_samples
+from ..data.preprocessing import compare_values, in_stored_range, prepare_samples
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
+from .datasets import sampling_rate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -116,7 +118,16 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         )
     if tokens or data is None:
         return batch
-    return replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
+    if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
+        rate = sampling_rate(recipe)
+        warnings.warn(
+            f"{where} has {inputs.shape[-1]} samples per sound, and those of the run {wanted[-1]}; arrays must have "
+            f"its rate, {rate:g} Hz",
+            stacklevel=3,
+        )
+    batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
+    compare_values(batch, data, where)
+    return batch
 
 
 def _read(
@@ -142,7 +153,7 @@ def _read(
         if recipe.data["name"] != "wav_folder" or data is None:
             raise ValueError(f"file must not be a sound unless the run is on a folder of sounds, got {path.name}")
         options = {key: value for key, value in recipe.data.items() if key == "rate"}
-        return Batch(sound.read_clips([path], length=wanted[1], **options))
+        return Batch(sound.read_clips([path], length=wanted[1], announce=True, **options))
     raise ValueError(f"file must end in one of {', '.join(ENDINGS)} and fit the data of the run, got {path.name}")
 
 

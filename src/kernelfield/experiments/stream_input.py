@@ -20,6 +20,7 @@ from ..data.preprocessing import in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order
 from ..streaming import Stream
 from ..streaming.causality import check_causal
+from .datasets import sampling_rate
 from .predict import TrainedRun
 from .settings import SELECT
 
@@ -100,7 +101,10 @@ def _blocks(
         array = array.float() if data is None else in_stored_range(array, data, f"file {path.name}")
         yield from array.split(every, dim=-1)
     elif path.suffix.lower() in sound.ENDINGS:
-        samples = sound.read_sound(path, recipe.data.get("rate"))
+        rate = sampling_rate(recipe)
+        if rate is None:
+            raise ValueError(f"file must not be a sound unless the run is on sounds, got {path.name}")
+        samples = sound.read_sound(path, round(rate))
         samples = samples if data is None else in_stored_range(samples.clamp(-1, 1), data, f"file {path.name}")
         yield from samples.view(1, 1, -1).split(every, dim=-1)
     else:
