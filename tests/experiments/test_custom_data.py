@@ -407,6 +407,17 @@ def test_values_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path)
             use(tmp_path / "new.csv")
 
 
+def test_samples_without_a_value_have_no_prediction(two_sensors: Path, tmp_path: Path) -> None:
+    run = load_run(two_sensors)
+    x = np.random.default_rng(1).normal(size=(3, 2, 8)) + np.array([[0], [1000]])
+    np.savez(tmp_path / "x.npz", inputs=x, mask=np.full((3, 8), 255))
+    with pytest.raises(ValueError, match=r"x.npz must hold a mask of zeros and ones, found 255"):
+        run.predict(tmp_path / "x.npz")
+    x[1] = np.nan
+    with pytest.raises(ValueError, match=r"inputs must hold at least one value in each sample, got none in sample 1"):
+        run.predict(x)
+
+
 def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     for name, flat in (("ball", 1.0), ("disc", 0.05)):

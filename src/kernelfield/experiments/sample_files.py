@@ -12,6 +12,7 @@ import torch
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
 from ..data.preprocessing import compare_values, in_stored_range, prepare_samples
+from ..data.sets.arrays import check_mask
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
@@ -127,6 +128,11 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         )
     batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
     compare_values(batch, data, where)
+    seen = batch.inputs.isfinite().flatten(1).any(dim=1)
+    if batch.inputs.shape[1] and not bool(seen.all()):
+        raise ValueError(
+            f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
+        )
     return batch
 
 
@@ -173,6 +179,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
     arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
+    if "mask" in arrays and not plain:
+        check_mask(arrays["mask"], path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
     if plain:
         return Batch(_samples(held["inputs"], wanted))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["array_target", "arrays", "read_array_file"]
+__all__ = ["array_target", "arrays", "check_mask", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
 #: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
@@ -78,6 +79,8 @@ def arrays(
     check_precision(inputs, f"{paths[0]}, array inputs,")
     task = _task(given, inputs.shape[2:]) if task == "auto" else task
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
+    if len(classes) == 1:
+        raise ValueError(f"{paths[0]} must hold at least two classes, found only {classes[0]!r}")
     if task in ("regression", "dense-regression"):
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
@@ -104,6 +107,10 @@ def arrays(
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
     """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
     found = read_arrays(path)
+    used = {next((key for key in keys if key in found), "") for keys in NAMES.values()}
+    others = [name for name in found if name not in used]
+    if others:
+        warnings.warn(f"{path}: arrays {', '.join(others[:6])} are not read", stacklevel=3)
     stored = {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
     for name in ("inputs", "target"):
         if name not in stored:
@@ -131,7 +138,32 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
         raise ValueError(f"{path} must hold finite coords of shape (n, {space[0]}, dim), found {points.shape}")
     if "mask" in stored and stored["mask"].shape[1:] != space:
         raise ValueError(f"{path} must hold a mask of shape (n, {space}), found {stored['mask'].shape}")
+    if "mask" in stored:
+        check_mask(stored["mask"], path)
+    _check_seen(stored["inputs"], stored.get("mask"), path)
     return stored
+
+
+def check_mask(mask: np.ndarray, path: Path) -> None:
+    """Raise a ValueError if a mask holds other values than True and False, or 1 and 0."""
+    wrong = ~((mask == 0) | (mask == 1))
+    if wrong.any():
+        raise ValueError(f"{path} must hold a mask of zeros and ones, found {mask[wrong][0]}")
+
+
+def _check_seen(inputs: np.ndarray, mask: np.ndarray | None, path: Path) -> None:
+    """Raise a ValueError for a sample without a value, and warn of a channel without any."""
+    if not inputs.size:  # points may have coordinates but no values
+        return
+    seen = ~np.isnan(inputs) if inputs.dtype.kind == "f" else np.ones(inputs.shape, dtype=bool)
+    if mask is not None:
+        seen &= mask.astype(bool)[:, None]
+    empty = ~seen.any(axis=tuple(range(1, seen.ndim)))
+    if empty.any():
+        raise ValueError(f"{path} must hold at least one value in each sample, found none in sample {empty.argmax()}")
+    unseen = ~seen.any(axis=(0, *range(2, seen.ndim)))
+    if unseen.any():
+        warnings.warn(f"{path}: channel {unseen.argmax()} of inputs holds no value", stacklevel=3)
 
 
 def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
@@ -204,10 +236,11 @@ def array_target(
 
 def _class_name(value: Any, task: str, path: Path) -> str:
     """Return the name of a class: a text, or a whole number of any type."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if isinstance(value, str):
-        return str(value)
+    if isinstance(value, (bytes, str)):
+        name = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+        if name.strip().lower() in ("", "?", "nan"):
+            raise ValueError(f"{path} must hold a label for each sample in target, found {name!r}, a missing value")
+        return name.strip()
     if not np.isfinite(value) or int(value) != value:
         raise ValueError(f"{path} must hold whole numbers or names in target for {task}, found {value}")
     return str(int(value))

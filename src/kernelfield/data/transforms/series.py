@@ -119,6 +119,8 @@ def build(
     names: tuple[str, ...] = ()
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
+        if len(names) == 1:
+            raise ValueError(f"series of {name} must have labels of at least two classes, found only {names[0]!r}")
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
