@@ -116,9 +116,13 @@ class Estimator(BaseEstimator):
         points = irregular(X)
         gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
         gaps = gaps[gaps > 0]
-        # One training step is the median gap between two points.
-        self._unit_ = float(gaps.median()) if len(gaps) else 1.0
+        # One training step is that of the weights to start from, or the median gap between two points.
+        self._unit_ = self._start_unit() or (float(gaps.median()) if len(gaps) else 1.0)
         return points.values, points.mask
+
+    def _start_unit(self) -> float | None:
+        """Return the time of one training step of the weights to start from; None if there are none with times."""
+        return None
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """Keep the names of a data frame's columns as ``feature_names_in_``, or compare them with those of ``fit``."""

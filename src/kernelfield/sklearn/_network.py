@@ -161,6 +161,15 @@ class TrainedNetwork(NetworkArguments, Estimator):
         chosen = {name: value for name, value in named.items() if value is not None}
         return {**self._MODEL_OPTIONS, **chosen} if self.model is None else chosen
 
+    def _start_unit(self) -> float | None:
+        if self.start_from is None:
+            return None
+        there = find_start(self.start_from).preparation()
+        if there.get("unit") is not None and there.get("dates") not in (None, self._dates_):
+            kinds = ("dates", "numbers") if there["dates"] else ("numbers", "dates")
+            raise ValueError(f"X must have times that are {kinds[0]}, like {self.start_from!r}, got {kinds[1]}")
+        return there.get("unit")
+
     def _trained(self, split: Split, out: int) -> nn.Module:
         """Return the network of a run or a pretrained weight, with a new classifier."""
         assert self.start_from is not None
