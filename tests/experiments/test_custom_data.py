@@ -19,6 +19,7 @@ from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.digits import digits
+from kernelfield.experiments.comparison import compare_runs
 from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.fitting import fit
@@ -474,6 +475,17 @@ def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
     twice = sum(any(torch.equal(x, y) for y in known) for x in data.test.inputs)
     assert twice > 0
     assert f"{twice} of {len(data.test)} test samples are training or validation samples too" in output
+
+
+def test_runs_on_other_samples_of_the_same_data_do_not_compare(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 6, 10)
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "one")
+    shutil.copy(folder / "dark" / "0.png", folder / "dark" / "more.png")
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "two")
+    with pytest.warns(UserWarning, match="one and two have other samples of the same data"):
+        compare_runs([tmp_path / "one", tmp_path / "two"])
+    with pytest.raises(ValueError, match="raw must be False for images"):
+        load_run(tmp_path / "one").predict(folder / "dark" / "0.png", raw=True)
 
 
 def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) -> None:

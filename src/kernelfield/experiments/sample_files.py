@@ -150,9 +150,11 @@ def _read(
     if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
+        if data is None:
+            raise ValueError(f"raw must be False for images, whose bytes are not normalised, got {path.name}")
         if len(wanted) != 3:
             raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
-        image = folders.read_image(path, (wanted[1], wanted[2]), () if data is None else data.levels)
+        image = folders.read_image(path, (wanted[1], wanted[2]), data.levels)
         array = folders.grayed(image) if wanted[0] == 1 else image
         return Batch(torch.from_numpy(np.moveaxis(array, -1, 0).copy()).unsqueeze(0))
     if suffix in sound.ENDINGS:
