@@ -321,3 +321,20 @@ def test_fine_tuning_from_a_pretrained_weight() -> None:
 def test_weights_that_do_not_fit_are_refused_by_name(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must"):
         CCNNClassifier(epochs=1, **options).fit(np.random.default_rng(0).normal(size=(4, 1, 32)), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.random.default_rng(0).normal(size=(12, 20, 20, 3)), "X must have shape .* channels seem to be last"),
+        (np.random.default_rng(0).normal(size=(12, 30, 2)), "X must have shape .* channels seem to be last"),
+        (1.7e9 + np.random.default_rng(0).normal(size=(12, 30)), "X must hold values that float32 can tell apart"),
+        ([1.7e9 + np.arange(5.0 + i) / 9 for i in range(12)], "X must hold values that float32 can tell apart"),
+        (np.where(np.arange(12)[:, None] == 4, np.nan, np.ones((12, 30))), "X must hold .* none in sample 4"),
+    ],
+    ids=["image", "series", "offset", "unequal", "empty"],
+)
+def test_samples_that_would_be_read_wrongly_are_refused(X, message):
+    for estimator in (RandomKernelClassifier(), CCNNClassifier(epochs=1)):
+        with pytest.raises(ValueError, match=message):
+            estimator.fit(X, np.arange(12) % 2)

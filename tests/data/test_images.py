@@ -215,6 +215,13 @@ def test_colours_of_16_bits_that_hold_fewer_are_refused(kind: int, channels: int
             np.testing.assert_array_equal(read_image(path), (pixels[..., :3] // 256).astype(np.uint8))
 
 
+def test_deep_images_in_which_zero_is_white_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "negative.tif"
+    Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(path, tiffinfo={262: 0})
+    with pytest.raises(ValueError, match=r"negative.tif must be an image in which 0 is black"):
+        read_image(path)
+
+
 def test_only_the_first_of_several_pages_is_not_silently_read(tmp_path: Path) -> None:
     path = tmp_path / "stack.tif"
     pages = [Image.fromarray(np.full((8, 8), value, dtype=np.uint8)) for value in (0, 100, 200)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -195,6 +196,8 @@ class TrainedRun:
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
         scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
+            if data is not None:
+                self._compare_size(batch, places[0][0])
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
                 outputs = task(ready)
@@ -204,6 +207,17 @@ class TrainedRun:
                 raise NonFiniteOutputs(f"the outputs of the network are not finite for {where}")
             rows = self._describe(outputs, ready.scale or scale)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
+
+    def _compare_size(self, batch: Batch, file: str) -> None:
+        """Warn of images and volumes of another size than in training, at the same step: their content is larger."""
+        found, wanted = batch.inputs.shape[2:], self.data.test.inputs.shape[2:]
+        if len(found) > 1 and found != wanted and batch.coords is None and batch.step == self.step:
+            sizes = ["×".join(map(str, size)) for size in (found, wanted)]
+            warnings.warn(
+                f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
+                "without a step, pixels count as equally far apart. Resize them, or give their step",
+                stacklevel=4,
+            )
 
     def raw_scale(self) -> TargetScale | None:
         """Return the scale of the targets for prepared samples, whose predictions too are in the original unit."""

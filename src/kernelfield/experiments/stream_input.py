@@ -17,7 +17,7 @@ from ..data.base import Batch
 from ..data.io.arrays import read_array
 from ..data.io.files import number
 from ..data.preprocessing import in_stored_range
-from ..data.sets.series.step_table import are_words, channel_order
+from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .datasets import sampling_rate
@@ -135,6 +135,8 @@ def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str
         if i == 1 and are_words(cells):
             order = channel_order(cells, channels, where)
             continue
+        if i == 1:
+            compare_unnamed(channels, where)
         row = [number(cell, Path(where), i, "a value", column=j) for j, cell in enumerate(cells, 1)]
         if rows and len(row) != len(rows[0]):
             raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {i}")

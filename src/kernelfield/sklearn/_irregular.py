@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from ..data.io.arrays import check_precision
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
@@ -93,6 +95,7 @@ def irregular(
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
+    check_precision(np.concatenate([values for _, values in pairs], axis=1)[None], name)
     longest = max(len(times) for times, _ in pairs)
     found = np.full((len(pairs), widths.pop(), longest), np.nan, dtype=np.float32)
     clock, mask = np.zeros((len(pairs), longest)), np.zeros((len(pairs), longest), dtype=bool)

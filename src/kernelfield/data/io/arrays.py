@@ -13,11 +13,13 @@ from ..._checks import check_choice
 from .files import FLOAT32_MAX, NONFINITE, check_size, decoding, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["check_precision", "finite_array", "read_array", "read_arrays"]
+__all__ = ["check_channels_first", "check_precision", "finite_array", "read_array", "read_arrays"]
 
+#: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
+MOST_LAST, LEAST_FIRST = 4, 8
 #: largest error of float32, as a share of the standard deviation of a channel
 PRECISION = 1e-2
 
@@ -82,6 +84,26 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
         f"{source} must hold finite numbers of at most 3.4e38, found {array[where]} at index {where}; with "
         "nonfinite='missing' it counts as missing"
     )
+
+
+def check_channels_first(shape: Sequence[int], where: str) -> None:
+    """Raise a ValueError if the channels of samples (n, channels, …) seem to be on the last axis.
+
+    Args:
+        shape: shape of the samples.
+        where: description of the samples, for errors.
+
+    >>> check_channels_first((20, 3, 28, 28), "X")
+    >>> check_channels_first((20, 28, 28, 3), "X")
+    Traceback (most recent call last):
+    ValueError: X must have shape (n, channels, …), found (20, 28, 28, 3), whose channels seem to be last;
+    np.moveaxis(x, -1, 1) moves them
+    """
+    if len(shape) > 2 and shape[-1] <= MOST_LAST and min(shape[1:-1]) >= LEAST_FIRST:
+        raise ValueError(
+            f"{where} must have shape (n, channels, …), found {tuple(shape)}, whose channels seem to be last; "
+            "np.moveaxis(x, -1, 1) moves them"
+        )
 
 
 def check_precision(array: np.ndarray, where: str) -> None:

@@ -12,7 +12,7 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import check_precision, finite_array, read_arrays
+from ..io.arrays import check_channels_first, check_precision, finite_array, read_arrays
 from ..io.files import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 __all__ = ["array_target", "arrays", "check_mask", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
-#: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
-MOST_LAST, LEAST_FIRST = 4, 8
 #: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
@@ -126,11 +124,8 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
     shape = stored["inputs"].shape
     if len(shape) < 3 or not len(stored["inputs"]):
         raise ValueError(f"{path} must hold inputs of shape (n, channels, …), found {shape}; n and channels may be 1")
-    if "coords" not in stored and shape[-1] <= MOST_LAST and min(shape[1:-1]) >= LEAST_FIRST:
-        raise ValueError(
-            f"{path} must hold inputs of shape (n, channels, …), found {shape}, whose channels seem to be last; "
-            "np.moveaxis(x, -1, 1) moves them"
-        )
+    if "coords" not in stored:
+        check_channels_first(shape, f"{path}, array inputs,")
     if stored["target"].ndim == 2 and stored["target"].shape[1] == 1 and shape[2:] != (1,):
         stored["target"] = stored["target"][:, 0]
     space, points = stored["inputs"].shape[2:], stored.get("coords")

@@ -11,14 +11,22 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["WHITE", "check_upper_bytes", "is_deep", "pixel_levels", "to_bytes"]
+__all__ = ["WHITE", "check_black", "check_upper_bytes", "is_deep", "pixel_levels", "to_bytes"]
 
 #: value of white pixels of 16 bits
 WHITE = 65535
 #: values of white pixels of 8, 10, 12, 14 and 16 bits
 _WHITES = (255, 1023, 4095, 16383, WHITE)
+#: tag of a TIFF image that tells whether 0 is white
+_PHOTOMETRIC = 262
 #: an image whose pixels reach at most this share of white may hold fewer bits than others
 _DARK = 1 / 16
+
+
+def check_black(image: Any, path: Path) -> None:
+    """Raise a ValueError for a TIFF image of more than 8 bits in which 0 is white, which Pillow does not invert."""
+    if is_deep(image) and getattr(image, "tag_v2", {}).get(_PHOTOMETRIC) == 0:
+        raise ValueError(f"{path} must be an image in which 0 is black, found one in which 0 is white")
 
 
 def is_deep(image: Any) -> bool:

@@ -15,7 +15,7 @@ from ...base import Data, Split
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
-from .deep_pixels import check_upper_bytes, is_deep, pixel_levels, to_bytes
+from .deep_pixels import check_black, check_upper_bytes, is_deep, pixel_levels, to_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -244,6 +244,7 @@ def _opened(path: Path) -> Iterator[Any]:
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
         if image.format == "TIFF":
             _check_pages(image, path)
+            check_black(image, path)
         yield image
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["are_words", "channel_order", "is_counting", "read_steps"]
+__all__ = ["are_words", "channel_order", "compare_unnamed", "is_counting", "read_steps"]
 
 
 def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = ()) -> np.ndarray:
@@ -29,8 +30,10 @@ def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = 
     order = None
     if are_words(names):
         order = channel_order(names, channels, path)
-    elif not _has_counted_names(path, names, rows):
-        cells = [(1, names), *cells]
+    else:
+        compare_unnamed(channels, path)
+        if not _has_counted_names(path, names, rows):
+            cells = [(1, names), *cells]
     steps = [
         [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
         for i, row in cells
@@ -59,6 +62,12 @@ def channel_order(names: Sequence[str], channels: Sequence[str], where: str | Pa
     if sorted(names) != sorted(channels):
         raise ValueError(f"{where} must have the columns {', '.join(channels)}, in any order, found {', '.join(names)}")
     return [list(names).index(channel) for channel in channels]
+
+
+def compare_unnamed(channels: Sequence[str], where: str | Path) -> None:
+    """Warn that columns without names are taken in the order of several channels."""
+    if len(channels) > 1:
+        warnings.warn(f"{where} has no names of columns, which count as {', '.join(channels)}", stacklevel=3)
 
 
 def are_words(cells: Sequence[str]) -> bool:
