@@ -515,6 +515,11 @@ def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) ->
     assert torch.equal(
         found.inputs, data.test.prepare(Batch(stored[stored[:, 0, 0, 0] == stored.max()][:1]), False).inputs
     )
+    pixels = np.array(image.open(path))[None, None]
+    for array in (pixels, pixels.astype(np.int64)):
+        assert torch.equal(run.prepare(array).inputs, found.inputs)
+    with pytest.raises(ValueError, match=r"inputs must be uint8, integers from 0 to 4095 or floats in \[0, 1\]"):
+        run.prepare(pixels + 2000)
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

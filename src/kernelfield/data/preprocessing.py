@@ -161,7 +161,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     """Return raw samples on the scale on which a data set stores them, as floats.
 
     If it stores bytes or 16-bit integers, ``x`` must hold such integers, of any type, or floats in [0, 1] or [-1, 1],
-    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence.
+    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence. If
+    the images of the data set have pixels of more than 8 bits, so have integers of such types.
 
     Args:
         x: samples, before any preparation; NaN is a missing value.
@@ -173,6 +174,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     if x.dtype == stored or stored not in (torch.uint8, torch.int16):
         return x.float()
     limits, low = torch.iinfo(stored), 0 if stored == torch.uint8 else -1
+    if data.levels and stored == torch.uint8 and not x.is_floating_point() and x.dtype != torch.bool:
+        return _scaled_pixels(x.long(), data.levels[2], where, suffix)
     seen = x[x.isfinite()] if x.is_floating_point() else x.long()
     least, most = (float(seen.min()), float(seen.max())) if seen.numel() else (0.0, 0.0)
     if x.is_floating_point() and full is not None and least >= low and most <= 1:
@@ -184,6 +187,16 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
         got = f"{str(x.dtype).removeprefix('torch.')} from {least:.4g} to {most:.4g}"
         raise ValueError(f"{where} must be {kind}{floats}{suffix}, got {got}")
     return x.float()
+
+
+def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
+    """Return pixels from 0 to ``white`` as those of files are stored: whole numbers from 0 to 255, as floats."""
+    if x.numel() and not (int(x.min()) >= 0 and int(x.max()) <= white):
+        raise ValueError(
+            f"{where} must be uint8, integers from 0 to {white} or floats in [0, 1]{suffix}, got integers from "
+            f"{int(x.min())} to {int(x.max())}"
+        )
+    return (x.double() / white * 255).floor().float()
 
 
 def compare_values(batch: Batch, data: Data, where: str) -> None:
