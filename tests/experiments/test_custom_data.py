@@ -697,6 +697,35 @@ def test_missing_values_are_masked_beside_a_mask(tmp_path: Path) -> None:
     assert found.mask[0].tolist() == data.test.mask[0].tolist()
 
 
+def test_numbered_steps_have_the_gaps_of_the_training(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 12))
+
+    def table(name: str, steps: list[int], label: bool = True) -> Path:
+        names = [*(["label"] if label else []), *(f"t{i}" for i in steps)]
+        rows = [[*(["ab"[i % 2]] if label else []), *(f"{v:.4f}" for v in row[steps])] for i, row in enumerate(x)]
+        (tmp_path / name).write_text("\n".join(",".join(row) for row in [names, *rows]))
+        return tmp_path / name
+
+    recipe = recipe_for_path(table("wide.csv", list(range(12))))
+    data = recipe_data(recipe)
+    assert of(recipe, table("late.csv", list(range(4, 12)), label=False), data).inputs.shape == (20, 1, 8)
+    with pytest.raises(ValueError, match=r"gone.csv, line 1: expected steps with equal gaps.*found t6 before t8"):
+        of(recipe, table("gone.csv", [i for i in range(12) if i != 7], label=False), data)
+    with pytest.warns(UserWarning, match=r"half.csv: steps are numbered with gaps of 2, and in training of 1"):
+        of(recipe, table("half.csv", list(range(0, 12, 2)), label=False), data)
+    with pytest.warns(UserWarning, match=r"uneven.csv: steps are numbered with gaps of 1 to 4"):
+        recipe_for_path(table("uneven.csv", [0, 1, 3, 7, 11]))
+
+
+def test_the_counted_name_of_a_single_column_is_no_value(tmp_path: Path) -> None:
+    recipe = recipe_for_path(write_wide(tmp_path / "wide.csv"))
+    data = recipe_data(recipe)
+    values = [f"{1000 + i / 8}" for i in range(12)]
+    (tmp_path / "named.csv").write_text("\n".join(["0", *values]))
+    (tmp_path / "plain.csv").write_text("\n".join(values))
+    same(of(recipe, tmp_path / "named.csv", data), of(recipe, tmp_path / "plain.csv", data))
+
+
 def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
     run, rows = load_run(two_sensors), ["0.5,1000.25", "0.25,1001.0"]
     (tmp_path / "named.csv").write_text("\n".join(["0,1", *rows]))
