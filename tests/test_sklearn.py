@@ -338,3 +338,10 @@ def test_samples_that_would_be_read_wrongly_are_refused(X, message):
     for estimator in (RandomKernelClassifier(), CCNNClassifier(epochs=1)):
         with pytest.raises(ValueError, match=message):
             estimator.fit(X, np.arange(12) % 2)
+
+
+def test_predictions_that_depend_on_their_batch_are_announced():
+    X = np.random.default_rng(0).normal(size=(12, 30))
+    made = CCNNClassifier(model="ccnn_4_140_global", channels=4, blocks=1, epochs=1, random_kernels=0)
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        made.fit(X, np.arange(12) % 2)

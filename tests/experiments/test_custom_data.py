@@ -27,7 +27,7 @@ from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
 from kernelfield.experiments.stream_input import stream_input
-from kernelfield.export import read_metadata
+from kernelfield.export import export_network, read_metadata
 from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
@@ -487,6 +487,17 @@ def test_runs_on_other_samples_of_the_same_data_do_not_compare(tmp_path: Path) -
         compare_runs([tmp_path / "one", tmp_path / "two"])
     with pytest.raises(ValueError, match="raw must be False for images"):
         load_run(tmp_path / "one").predict(folder / "dark" / "0.png", raw=True)
+
+
+def test_predictions_that_depend_on_their_batch_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 12))
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)
+    call("train", tmp_path / "x.npz", "--model", "ccnn_4_140_global", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        run.predict(x)
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        export_network(run.network, tmp_path / "net.pt2", torch.randn(2, 1, 12))
 
 
 def test_arrays_of_another_size_are_announced(tmp_path: Path) -> None:

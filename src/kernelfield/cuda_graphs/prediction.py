@@ -12,6 +12,7 @@ from .._arguments import checked
 from .._step_hooks import pause_step_hooks
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
+from ..layers.pointwise import uses_batch_statistics
 from .captured import CapturedFunction
 from .tree import flatten, map_tensors, rebuild
 
@@ -56,6 +57,8 @@ class CapturedPrediction:
             (layer, {}) for layer in layers
         ]
         self._versions: list[tuple[int, int]] = []
+        # Zeros, or a part of the batch, would change its statistics.
+        self._whole_batches = uses_batch_statistics(net)
 
     @property
     def graphs(self) -> int:
@@ -78,7 +81,7 @@ class CapturedPrediction:
         with self._evaluating():
             tensors, form = flatten(args)
             sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
-            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0]:
+            if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or self._whole_batches:
                 return self._captured(*args, **kwargs)
             (batch,) = sizes
             parts = [t.split(self.max_batch) for t in tensors]
@@ -159,7 +162,8 @@ def capture_prediction(
     of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
     :func:`torch.no_grad` or by a loaded state. After a change through ``.data``, call ``refresh()`` of the result. A
     batch is padded with zeros to the next power of two, or to ``max_batch``, so there are few graphs; a larger batch is
-    divided. The modes of the network and of its layers stay as they are.
+    divided. A network that normalises by the statistics of its batch gets the batch as it is. The modes of the network
+    and of its layers stay as they are.
 
     Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
     :class:`CaptureWarning` says why.

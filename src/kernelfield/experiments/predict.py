@@ -19,6 +19,7 @@ from .._object_kinds import Instance
 from ..data.base import Batch
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
+from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
@@ -192,6 +193,8 @@ class TrainedRun:
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
+        if uses_batch_statistics(self.network):
+            warnings.warn(BATCH_STATISTICS, stacklevel=4)
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
         scale = self.raw_scale() if data is None else None

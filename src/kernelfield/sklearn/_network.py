@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
 from ..experiments.start_from import find_start
 from ..experiments.task import Task
+from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models import create_model
 from ..models.registry import configuration
 from ._arguments import NetworkArguments
@@ -65,6 +67,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
         else:
             held_out = self._cross_fit(split, out, seed, count)
         self.network_ = self.networks_[0]
+        if uses_batch_statistics(self.network_):
+            warnings.warn(BATCH_STATISTICS, stacklevel=5)
         kernels = self._kernels(split)
         if kernels:
             torch.manual_seed(seed)
