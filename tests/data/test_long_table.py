@@ -200,7 +200,18 @@ def test_dates_with_and_without_a_time_zone_are_not_mixed(tmp_path: Path) -> Non
     names = "id,time,channel,value,label"
     with pytest.raises(ValueError, match=r"line 3: expected a date without a time zone for a time, as before"):
         csv_series(write(tmp_path / "a.csv", *rows("+02:00"), names=names))
-    assert csv_series(write(tmp_path / "a.csv", *rows(""), names=names)).unit == 3600
+    path = write(tmp_path / "a.csv", *rows(""), names=names)
+    data = csv_series(path, forecast=0.5)
+    assert data.unit == 3600
+    write(tmp_path / "asked.csv", *(f"{i},2024-03-31T09:00+02:00,x,1" for i in range(9)))
+    with pytest.raises(ValueError, match="targets must have dates without a time zone"):
+        csv_series(path, targets="asked.csv")
+    at = "2024-03-31T09:00"
+    assert csv_samples(path, data, at=read_queries(at)).at.shape == (9, 1, 1)
+    with pytest.raises(ValueError, match=r"at must be a date without a time zone .* got a date with a time zone"):
+        csv_samples(path, data, at=read_queries(f"{at}+02:00"))
+    with pytest.raises(ValueError, match="at must hold times of one kind"):
+        read_queries(f"{at}+02:00,{at}")
 
 
 def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
@@ -213,13 +224,13 @@ def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path / "asked.csv", "a,5,x,1")
     with pytest.raises(ValueError, match=r"targets must have times that are dates"):
         csv_series(path, targets="asked.csv")
-    with pytest.raises(ValueError, match="at must hold times that are all dates"):
+    with pytest.raises(ValueError, match="at must hold times of one kind"):
         read_queries("1,2024-01-31")
     # Samples to predict have the kind of times of training.
     hours = write(tmp_path / "hours.csv", *(f"a,{24 * d},x,1" for d in range(4)))
     with pytest.raises(ValueError, match=r"hours.csv, series a: expected times that are dates"):
         csv_samples(hours, data)
-    with pytest.raises(ValueError, match="at must be dates"):
+    with pytest.raises(ValueError, match="at must be a date"):
         csv_samples(path, data, at=read_queries("24,48"))
     assert csv_samples(path, data, at=read_queries("2024-01-05")).at[0].tolist() == [[4.0]]
 

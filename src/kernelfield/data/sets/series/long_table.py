@@ -36,8 +36,8 @@ __all__ = [
 LONG = {"id", "time", "value"}
 #: names of a column of units, in lower case
 UNITS = ("unit", "units", "uom", "valueuom")
-#: kind of a time that is not a date
-NUMBER = "a number"
+#: kinds of times
+NUMBER, ZONED, UNZONED = "a number", "a date with a time zone", "a date without a time zone"
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -94,12 +94,12 @@ def read_long(
         if marks.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
-        dated = _kind_of_time(row[column["time"]])
-        if dates not in (None, dated):
+        kind = _kind_of_time(row[column["time"]])
+        if dates not in (None, kind):
             raise ValueError(
                 f"{path}, line {i}: expected {dates} for a time, as before, found {row[column['time']].strip()!r}"
             )
-        dates = dated
+        dates = kind
         channel = _name(row[column["channel"]], "a channel", path, i) if "channel" in column else "value"
         if unit is not None and units.setdefault(channel, row[unit].strip()) != row[unit].strip():
             raise ValueError(
@@ -120,7 +120,8 @@ def read_long(
         values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
         if np.isnan(values).all():
             raise ValueError(f"{path}, series {key}: expected at least one value, found none")
-        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key, dates=dates != NUMBER))
+        where, dated = f"{path}, series {key}", dates != NUMBER
+        series.append(Series(values, marks[key], np.array(order), where, key, dates=dated, zoned=dates == ZONED))
     return series, channels
 
 
@@ -135,7 +136,7 @@ def _kind_of_time(text: str) -> str:
     """Return the kind of a time: a number, or a date with or without a time zone, which may be hours apart."""
     if not is_date(text):
         return NUMBER
-    return "a date with a time zone" if has_zone(text) else "a date without a time zone"
+    return ZONED if has_zone(text) else UNZONED
 
 
 def _compare_names(channels: Sequence[str], path: Path) -> None:
@@ -220,6 +221,11 @@ def query_listed(series: Sequence[Series], queries: Sequence[Series], path: Path
     if series and queries[0].dates != series[0].dates:
         kinds = ("dates", "numbers") if series[0].dates else ("numbers", "dates")
         raise ValueError(f"targets must have times that are {kinds[0]}, like the data, got {path} with {kinds[1]}")
+    if series and queries[0].zoned != series[0].zoned:
+        kinds = ("with", "without") if series[0].zoned else ("without", "with")
+        raise ValueError(
+            f"targets must have dates {kinds[0]} a time zone, like the data, got {path} with dates {kinds[1]} one"
+        )
     return [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
 
 
@@ -275,16 +281,16 @@ class QueryTimes:
     Args:
         common: (queries,) times for all series, or (queries, dim) or (n, queries, dim) coordinates.
         by_series: times for each series by its id, instead of ``common``.
-        dates: whether the times are dates; None if unknown.
+        kind: kind of the times: a number, or a date with or without a time zone; None if unknown.
     """
 
     def __init__(
         self,
         common: np.ndarray | None = None,
         by_series: Mapping[str, np.ndarray] | None = None,
-        dates: bool | None = None,
+        kind: str | None = None,
     ) -> None:
-        self.common, self.by_series, self.dates = common, by_series, dates
+        self.common, self.by_series, self.kind = common, by_series, kind
         for times in (common,) if by_series is None else by_series.values():
             if times is None or times.size == 0 or not np.isfinite(times).all():
                 shown = "none" if times is None or times.size == 0 else "NaN or infinity"
@@ -292,9 +298,9 @@ class QueryTimes:
 
     def of(self, series: Series) -> np.ndarray:
         """Return the query times of a series."""
-        if self.dates not in (None, series.dates):
-            kinds = ("dates", "numbers") if series.dates else ("numbers", "dates")
-            raise ValueError(f"at must be {kinds[0]}, like the times of the series, got {kinds[1]}")
+        wanted = NUMBER if not series.dates else ZONED if series.zoned else UNZONED
+        if self.kind not in (None, wanted):
+            raise ValueError(f"at must be {wanted} for each query, like the times of the series, got {self.kind}")
         if self.by_series is None:
             assert self.common is not None
             if self.common.ndim != 1:
@@ -324,25 +330,25 @@ def read_queries(given: str | Path) -> QueryTimes:
     if suffix not in (".csv", ".tsv", ".parquet"):
         cells = [cell for cell in str(given).split(",") if cell.strip()]
         times = np.array([time_of(cell, Path("at"), 1) for cell in cells])
-        return QueryTimes(times, dates=_all_dates(cells, Path("at")))
+        return QueryTimes(times, kind=_kind_of_times(cells, Path("at")))
     names, rows = read_cells(path)
     names = [name.lower() if name.lower() in ("id", "time") else name for name in names]
     if "time" not in names:
         raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
-    dates = _all_dates([row[place] for _, row in lines], path)
+    kind = _kind_of_times([row[place] for _, row in lines], path)
     if "id" not in names:
-        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), dates=dates)
+        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), kind=kind)
     found: dict[str, list[float]] = {}
     for i, row in lines:
         found.setdefault(row[names.index("id")].strip(), []).append(time_of(row[place], path, i))
-    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()}, dates=dates)
+    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()}, kind=kind)
 
 
-def _all_dates(cells: Sequence[str], path: Path) -> bool:
-    """Return whether times are dates; raise a ValueError if some are numbers."""
-    kinds = {is_date(cell) for cell in cells}
+def _kind_of_times(cells: Sequence[str], path: Path) -> str | None:
+    """Return the kind of times, None without any; raise a ValueError if they are of several kinds."""
+    kinds = sorted({_kind_of_time(cell) for cell in cells})
     if len(kinds) > 1:
-        raise ValueError(f"{path} must hold times that are all dates or all numbers, found both")
-    return kinds == {True}
+        raise ValueError(f"{path} must hold times of one kind, found {kinds[0]} and {kinds[1]}")
+    return kinds[0] if kinds else None
