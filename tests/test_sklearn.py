@@ -345,3 +345,15 @@ def test_predictions_that_depend_on_their_batch_are_announced():
     made = CCNNClassifier(model="ccnn_4_140_global", channels=4, blocks=1, epochs=1, random_kernels=0)
     with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
         made.fit(X, np.arange(12) % 2)
+
+
+def test_small_units_and_masked_arrays():
+    X, y = np.random.default_rng(0).normal(size=(20, 30)), np.arange(20) % 2
+    wanted = RandomKernelClassifier().fit(X, y).predict_proba(X)
+    for unit in (1e-13, 1e-25):
+        np.testing.assert_allclose(RandomKernelClassifier().fit(unit * X, y).predict_proba(unit * X), wanted, atol=1e-3)
+    RandomKernelClassifier().fit(np.stack([X, np.full_like(X, 0.1)], axis=1), y)  # a constant is no offset
+    gaps = np.where(X > 2, np.nan, X)
+    masked = np.ma.masked_where(X > 2, X)
+    wanted = RandomKernelClassifier().fit(gaps, y).predict_proba(gaps)
+    np.testing.assert_array_equal(RandomKernelClassifier().fit(masked, y).predict_proba(masked), wanted)

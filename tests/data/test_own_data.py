@@ -245,6 +245,17 @@ def test_labels_masks_and_samples_that_hold_nothing(changes: dict, message: str,
         load("arrays", tmp_path / "t.npz")
 
 
+def test_small_units_are_normalised(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2, 6))
+    np.savez(tmp_path / "t.npz", x=np.stack([1e-13 * x[:, 0], np.full((20, 6), 1e-10)], axis=1), y=np.arange(20) % 2)
+    found = load("arrays", tmp_path / "t.npz").train.batch(slice(None)).inputs
+    assert found[:, 0].std() == pytest.approx(1, abs=0.05)
+    assert float(found[:, 1].abs().max()) < 1e-3
+    np.savez(tmp_path / "t.npz", x=x, y=1e-14 * x[:, 0, 0])
+    with pytest.raises(ValueError, match="target must have a standard deviation above 1e-12, got"):
+        load("arrays", tmp_path / "t.npz", standardize=True)
+
+
 def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 2, 6))
     np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), groups=np.arange(20))

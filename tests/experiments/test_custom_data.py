@@ -415,6 +415,11 @@ def test_samples_without_a_value_have_no_prediction(two_sensors: Path, tmp_path:
     np.savez(tmp_path / "x.npz", inputs=x, mask=np.full((3, 8), 255))
     with pytest.raises(ValueError, match=r"x.npz must hold a mask of zeros and ones, found 255"):
         run.predict(tmp_path / "x.npz")
+    hidden = np.ma.masked_array(x, mask=np.zeros_like(x, dtype=bool))
+    hidden[:, :, 5:] = np.ma.masked
+    seen = np.where(hidden.mask, np.nan, x)
+    assert run.predict(hidden) == run.predict(seen) != run.predict(x)
+    assert torch.equal(run.prepare(hidden).inputs, run.prepare(seen).inputs)
     x[1] = np.nan
     with pytest.raises(ValueError, match=r"inputs must hold at least one value in each sample, got none in sample 1"):
         run.predict(x)

@@ -14,6 +14,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE
 from ..ops import resample
 from .base import Batch
+from .io.arrays import without_mask
 from .metadata import from_metadata
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
@@ -92,7 +93,7 @@ class Preprocessing:
             mask: (n, ...) whether a position was observed.
             rate: sampling rate of series in Hz.
         """
-        values = torch.as_tensor(x)
+        values = torch.as_tensor(without_mask(x))
         if values.is_complex() or values.dtype == torch.bool:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
         places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))

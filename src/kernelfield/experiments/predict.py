@@ -17,6 +17,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
+from ..data.io.arrays import without_mask
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
@@ -115,7 +116,7 @@ class TrainedRun:
             mask: (n, ...) whether a position was observed.
             step: sampling step in training steps; by default that of the run's data.
         """
-        given = {"inputs": inputs, "coords": coords, "mask": mask}
+        given = {"inputs": without_mask(inputs), "coords": coords, "mask": mask}
         held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
@@ -155,7 +156,9 @@ class TrainedRun:
         queries = self._queries(at)
         asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(Batch(torch.as_tensor(source), step=chosen), self.recipe, data, "inputs")
+            batch = check_samples(
+                Batch(torch.as_tensor(without_mask(source)), step=chosen), self.recipe, data, "inputs"
+            )
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)

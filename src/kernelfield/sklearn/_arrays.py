@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.io.arrays import check_channels_first, check_precision
+from ..data.io.arrays import check_channels_first, check_precision, without_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -68,7 +68,7 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
 
     if scipy.sparse.issparse(X):
         raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
-    array = _padded(X) if is_ragged(X) else np.asarray(X)
+    array = _padded(X) if is_ragged(X) else np.asarray(without_mask(X))
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported")
     try:

@@ -156,7 +156,12 @@ class Estimator(BaseEstimator):
         shape = (1, -1, *(1,) * (inputs.dim() - 2))
         self._mean_ = (inputs * seen).sum(dim=axes).div(count).view(shape)
         deviation = ((inputs - self._mean_) * seen).square().sum(dim=axes).div(count).sqrt().view(shape)
-        self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
+        if bool((deviation <= 1e-8).any()):  # in float64: the squares of small values are zero in float32
+            exact = ((inputs - self._mean_) * seen).double().square().sum(dim=axes).div(count).sqrt().view(shape)
+            deviation = torch.where(deviation <= 1e-8, exact.to(deviation), deviation)
+        # Small values vary too, such as magnetic fields in tesla; a constant varies by rounding only.
+        varies = (deviation > 1e-8) | (deviation > self._mean_.abs() * 1e-6)
+        self._deviation_ = torch.where(varies, deviation, torch.ones_like(deviation))
 
     def _split(self, X: Any, target: Tensor, at: Tensor | None = None) -> Split:
         """Return normalised samples and their targets."""

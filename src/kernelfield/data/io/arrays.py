@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["check_channels_first", "check_precision", "finite_array", "read_array", "read_arrays"]
+__all__ = ["check_channels_first", "check_precision", "finite_array", "read_array", "read_arrays", "without_mask"]
 
 #: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
 MOST_LAST, LEAST_FIRST = 4, 8
@@ -86,6 +86,20 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
     )
 
 
+def without_mask(array: Any) -> Any:
+    """Return a masked array of NumPy as floats that are NaN where it is masked; anything else as it is.
+
+    >>> without_mask(np.ma.masked_greater(np.array([1, 2, 9]), 5)).tolist()
+    [1.0, 2.0, nan]
+    """
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    if not np.ma.is_masked(array):
+        return np.asarray(array)
+    kind = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
+    return np.ma.filled(array.astype(kind), np.nan)
+
+
 def check_channels_first(shape: Sequence[int], where: str) -> None:
     """Raise a ValueError if the channels of samples (n, channels, …) seem to be on the last axis.
 
@@ -123,7 +137,7 @@ def check_precision(array: np.ndarray, where: str) -> None:
     for channel in range(array.shape[1]):
         values = array[:, channel]
         values = values[np.isfinite(values)].astype(np.float64)
-        if not len(values):
+        if not len(values) or values.min() == values.max():  # the deviation of a constant may be above zero
             continue
         mean, deviation = values.mean(), values.std()
         lost = np.sqrt(np.square(values - values.astype(np.float32)).mean())
