@@ -409,6 +409,17 @@ def test_values_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path)
             use(tmp_path / "new.csv")
 
 
+def test_tokens_are_whole_numbers_of_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    recipe = recipe_for_path(tmp_path / "fox.txt", {"length": 32})
+    ids = torch.arange(32).remainder(recipe.shape.vocabulary).view(1, -1)
+    for x in (ids, ids.double(), ids.to(torch.uint8)):
+        assert torch.equal(check_samples(Batch(x), recipe, None, "inputs").inputs, ids)
+    for x in (ids + 0.5, ids - 1, ids + 5, ids > 3):
+        with pytest.raises(ValueError, match=r"inputs must hold token ids from 0 to \d+, got"):
+            check_samples(Batch(x), recipe, None, "inputs")
+
+
 def test_samples_without_a_value_have_no_prediction(two_sensors: Path, tmp_path: Path) -> None:
     run = load_run(two_sensors)
     x = np.random.default_rng(1).normal(size=(3, 2, 8)) + np.array([[0], [1000]])

@@ -117,7 +117,9 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         raise ValueError(
             f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
         )
-    if tokens or data is None:
+    if recipe.shape.vocabulary is not None:
+        return replace(batch, inputs=_token_ids(inputs, recipe.shape.vocabulary, where))
+    if data is None:
         return batch
     if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
         rate = sampling_rate(recipe)
@@ -134,6 +136,15 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
             f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
         )
     return batch
+
+
+def _token_ids(inputs: Tensor, vocabulary: int, where: str) -> Tensor:
+    """Return token ids as integers; raise a ValueError unless they are whole numbers below ``vocabulary``."""
+    wrong = (inputs < 0) | (inputs >= vocabulary) | (inputs != inputs.round() if inputs.is_floating_point() else False)
+    if bool(wrong.any()) or inputs.dtype == torch.bool:
+        found = inputs[wrong][0].item() if bool(wrong.any()) else "bool"
+        raise ValueError(f"{where} must hold token ids from 0 to {vocabulary - 1}, got {found}")
+    return inputs.long()
 
 
 def _read(
