@@ -516,6 +516,17 @@ def test_predictions_that_depend_on_their_batch_are_announced(tmp_path: Path) ->
         export_network(run.network, tmp_path / "net.pt2", torch.randn(2, 1, 12))
 
 
+def test_predictions_that_depend_on_their_padding_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 12))
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)
+    layer = ("--model", "ckcnn_2_30", "--set", "model.norm=layer")
+    call("train", tmp_path / "x.npz", *layer, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    run.predict(x)
+    with pytest.warns(UserWarning, match="depends on how far its series is padded"):
+        run.predict(np.where(np.arange(12) > 7, np.nan, x))
+
+
 def test_arrays_of_another_size_are_announced(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 1, 8, 8))
     np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)

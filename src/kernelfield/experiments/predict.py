@@ -206,6 +206,7 @@ class TrainedRun:
                 self._compare_size(batch, places[0][0])
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
+                self._compare_padding(ready)
                 outputs = task(ready)
             if not bool(torch.isfinite(outputs).all()):
                 file, sample = places[int((~torch.isfinite(outputs.flatten(1))).any(dim=1).int().argmax())]
@@ -213,6 +214,16 @@ class TrainedRun:
                 raise NonFiniteOutputs(f"the outputs of the network are not finite for {where}")
             rows = self._describe(outputs, ready.scale or scale)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
+
+    def _compare_padding(self, batch: Batch) -> None:
+        """Warn if positions that a mask hides count in a norm over all positions."""
+        over_all = any(isinstance(m, torch.nn.GroupNorm) for m in self.network.modules())
+        if over_all and batch.mask is not None and not bool(batch.mask.all()):
+            warnings.warn(
+                "the network normalises over all positions (norm='layer'), masked ones too, so a prediction depends on "
+                "how far its series is padded",
+                stacklevel=5,
+            )
 
     def _compare_size(self, batch: Batch, file: str) -> None:
         """Warn of images and volumes of another size than in training, at the same step: their content is larger."""
