@@ -100,10 +100,11 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
 def sampling_rate(recipe: Recipe) -> float | None:
     """Return the sampling rate of a recipe's sounds in Hz; None for other data.
 
-    >>> from .recipe import recipe_from
-    >>> shape = {"in_channels": 1, "out_channels": 2, "size": [8000]}
-    >>> sampling_rate(recipe_from({"data": {"name": "wav_folder"}, "shape": shape, "model": {"name": "w5"}}, "own"))
-    16000.0
+    >>> from dataclasses import replace
+    >>> from .recipe import find_recipe
+    >>> digits = find_recipe("digits")
+    >>> sampling_rate(digits), sampling_rate(replace(digits, data={"name": "wav_folder"}))
+    (None, 16000.0)
     """
     options = {**describe(recipe.data["name"]).options, **recipe.data}
     rate = options.get("rate") or _RATES.get(recipe.data["name"])
