@@ -39,6 +39,7 @@ __all__ = [
     "find",
     "find_visible",
     "folder",
+    "has_zone",
     "is_date",
     "is_hidden",
     "max_bytes",
@@ -73,6 +74,8 @@ FLOAT32_MAX = 3.4028234663852886e38
 _COMPACT_DATE = re.compile(
     r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(([01][0-9]|2[0-3])[0-5][0-9]([0-5][0-9])?)?"
 )
+#: the time zone at the end of a date
+_ZONE = re.compile(r"[Tt ][0-9:.,]+(Z|z|[+-][0-9]{2}(:?[0-9]{2})*)$")
 _CHUNK = 2**20
 
 
@@ -258,6 +261,15 @@ def is_date(text: str) -> bool:
     (True, False)
     """
     return text.strip().lower() not in MISSING and _as_float(text.strip()) is None
+
+
+def has_zone(text: str) -> bool:
+    """Return whether the text of a date names a time zone.
+
+    >>> has_zone("2007-01-31 12:00+01:00"), has_zone("2007-01-31T12:00Z"), has_zone("2007-01-31 12:00")
+    (True, True, False)
+    """
+    return _ZONE.search(text.strip()) is not None
 
 
 def time_of(text: str, path: Path, line: int) -> float:

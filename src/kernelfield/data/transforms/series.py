@@ -43,6 +43,7 @@ class Series:
         at: (queries,) query times; None if it has a label instead.
         query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
         dates: whether its times are dates.
+        zoned: whether these dates have a time zone; others are in UTC.
     """
 
     values: np.ndarray
@@ -53,6 +54,7 @@ class Series:
     at: np.ndarray | None = None
     query_values: np.ndarray | None = None
     dates: bool = False
+    zoned: bool = False
 
 
 def build(
@@ -119,6 +121,8 @@ def build(
     names: tuple[str, ...] = ()
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
+        if len(names) == 1:
+            raise ValueError(f"series of {name} must have labels of at least two classes, found only {names[0]!r}")
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
