@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
+from kernelfield.cli.common import errors
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.run_files import FolderLock
@@ -124,3 +126,15 @@ def test_the_guide_lists_the_codes() -> None:
     guide = (Path(__file__).parents[1] / "docs" / "guides" / "training.md").read_text(encoding="utf-8")
     listed = {int(code) for code in re.findall(r"^\| (\d+) \|", guide, re.MULTILINE)}
     assert listed == {0, FAILED, WRONG, NO_DATA, DIVERGED, 130}
+
+
+def test_warnings_are_lines_without_code(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command shows what a warning says, and where it was raised only to those who debug."""
+    for debug, expected in (("", "warning: two columns are not read\n"), ("1", "UserWarning: two columns")):
+        monkeypatch.setenv("KERNELFIELD_DEBUG", debug)
+        with warnings.catch_warnings(), errors():
+            warnings.simplefilter("always")
+            warnings.warn("two columns are not read", stacklevel=1)
+        said = capsys.readouterr().err
+        assert expected in said
+        assert ("test_exit_codes.py" in said) == bool(debug)

@@ -15,7 +15,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..data.io.arrays import read_array
-from ..data.io.files import number
+from ..data.io.cells import number
 from ..data.preprocessing import in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._checks import check_choice
-from .files import FLOAT32_MAX, NONFINITE, check_size, decoding, open_file
+from .cells import FLOAT32_MAX, NONFINITE
+from .files import check_size, decoding, open_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -13,7 +13,7 @@ from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
 from ..io.arrays import check_channels_first, check_precision, finite_array, read_arrays
-from ..io.files import NONFINITE
+from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
 from ..transforms.split import class_index, divide, moments

@@ -15,7 +15,8 @@ from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
 from ..io.arrays import check_precision
-from ..io.files import FLOAT32_MAX, check_size
+from ..io.cells import FLOAT32_MAX
+from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .split import class_index, divide, moments, pad
 

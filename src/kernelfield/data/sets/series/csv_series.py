@@ -10,7 +10,7 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
-from ...io.files import NONFINITE, number
+from ...io.cells import NONFINITE, number
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
 from .long_table import (

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import has_zone, is_date, number, read_table, time_of
+from ...io.cells import has_zone, is_date, number, time_of
+from ...io.files import read_table
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
 

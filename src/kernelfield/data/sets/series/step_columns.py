@@ -8,7 +8,7 @@ import warnings
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ...io.files import MISSING
+from ...io.cells import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

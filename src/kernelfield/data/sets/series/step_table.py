@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import MISSING, number
+from ...io.cells import MISSING, number
 from .long_table import read_cells
 
 if TYPE_CHECKING:
