@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import signal
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ import pytest
 import torch
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
-from kernelfield.cli.common import INTERRUPTED, stop_after_step
+from kernelfield.cli.common import INTERRUPTED, errors, stop_after_step
 from kernelfield.experiments import fit
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint, write_checkpoint
 from kernelfield.experiments.fitting import make_fabric
@@ -176,3 +177,15 @@ def test_wrong_arguments_are_refused_before_work(folder: Path, tmp_path: Path) -
         assert "out must" in call("export", run, "--out", out, code=WRONG)
     call("train", "--out", tmp_path / "new", "--log", "paper", *SMALL, code=WRONG)
     assert not (tmp_path / "new").exists()
+
+
+def test_warnings_are_lines_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command shows what a warning says, and where it was raised only to those who debug."""
+    former = warnings.formatwarning
+    for debug in ("", "1"):
+        monkeypatch.setenv("KERNELFIELD_DEBUG", debug)
+        with errors():
+            line = warnings.formatwarning(UserWarning("two columns are not read"), UserWarning, "here.py", 7)
+        assert "two columns are not read" in line
+        assert ("here.py" in line) == bool(debug)
+    assert warnings.formatwarning is former

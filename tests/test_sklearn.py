@@ -323,3 +323,39 @@ def test_fine_tuning_from_a_pretrained_weight() -> None:
 def test_weights_that_do_not_fit_are_refused_by_name(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must"):
         CCNNClassifier(epochs=1, **options).fit(np.random.default_rng(0).normal(size=(4, 1, 32)), [0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("X", "message"),
+    [
+        (np.random.default_rng(0).normal(size=(12, 20, 20, 3)), "X must have shape .* channels seem to be last"),
+        (np.random.default_rng(0).normal(size=(12, 30, 2)), "X must have shape .* channels seem to be last"),
+        (1.7e9 + np.random.default_rng(0).normal(size=(12, 30)), "X must hold values that float32 can tell apart"),
+        ([1.7e9 + np.arange(5.0 + i) / 9 for i in range(12)], "X must hold values that float32 can tell apart"),
+        (np.where(np.arange(12)[:, None] == 4, np.nan, np.ones((12, 30))), "X must hold .* none in sample 4"),
+    ],
+    ids=["image", "series", "offset", "unequal", "empty"],
+)
+def test_samples_that_would_be_read_wrongly_are_refused(X, message):
+    for estimator in (RandomKernelClassifier(), CCNNClassifier(epochs=1)):
+        with pytest.raises(ValueError, match=message):
+            estimator.fit(X, np.arange(12) % 2)
+
+
+def test_predictions_that_depend_on_their_batch_are_announced():
+    X = np.random.default_rng(0).normal(size=(12, 30))
+    made = CCNNClassifier(model="ccnn_4_140_global", channels=4, blocks=1, epochs=1, random_kernels=0)
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        made.fit(X, np.arange(12) % 2)
+
+
+def test_small_units_and_masked_arrays():
+    X, y = np.random.default_rng(0).normal(size=(20, 30)), np.arange(20) % 2
+    wanted = RandomKernelClassifier().fit(X, y).predict_proba(X)
+    for unit in (1e-13, 1e-25):
+        np.testing.assert_allclose(RandomKernelClassifier().fit(unit * X, y).predict_proba(unit * X), wanted, atol=1e-3)
+    RandomKernelClassifier().fit(np.stack([X, np.full_like(X, 0.1)], axis=1), y)  # a constant is no offset
+    gaps = np.where(X > 2, np.nan, X)
+    masked = np.ma.masked_where(X > 2, X)
+    wanted = RandomKernelClassifier().fit(gaps, y).predict_proba(gaps)
+    np.testing.assert_array_equal(RandomKernelClassifier().fit(masked, y).predict_proba(masked), wanted)

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 import torch
 
+from kernelfield import load_run
+from kernelfield.experiments.custom_data import recipe_for_path
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.recipe import with_settings
 from kernelfield.sklearn import CCNNClassifier, CCNNForecaster, CCNNRegressor, RandomKernelClassifier
 from kernelfield.sklearn._irregular import irregular
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SMALL: dict[str, Any] = {"channels": 8, "blocks": 1, "epochs": 12, "options": {"hidden": 8}}
 TINY: dict[str, Any] = {**SMALL, "channels": 4, "epochs": 1}
@@ -185,3 +193,32 @@ def test_series_keep_the_form_of_fit() -> None:
     forecaster = CCNNForecaster(**TINY).fit(pairs, X)
     with pytest.raises(ValueError, match="y must hold dicts"):
         forecaster.score(pairs, pairs)
+
+
+def test_times_keep_the_unit_of_the_weights(tmp_path: Path) -> None:
+    times = np.cumsum(np.random.default_rng(0).uniform(30, 90, size=(16, 9)), axis=1)
+    lines = [f"{i},{t:.3f},{np.sin(t):.3f},{i % 2}" for i, row in enumerate(times) for t in row]
+    (tmp_path / "long.csv").write_text("\n".join(["id,time,value,label", *lines]))
+    recipe = with_settings(
+        recipe_for_path(tmp_path / "long.csv"),
+        ["training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4"],
+    )
+    run = fit(recipe, tmp_path / "run", report=False)
+    X, y = [(row / 10, np.sin(row)) for row in times], np.arange(16) % 2
+    made = CCNNClassifier(start_from=str(run.folder), epochs=1, random_kernels=0).fit(X, y)
+    unit = load_run(run.folder).data.unit
+    torch.testing.assert_close(
+        made.coordinates(X)[0, :, 0], torch.from_numpy((times[0] - times[0, 0]) / 10 / unit).float()
+    )
+    dates = [(np.datetime64("2024-01-01") + np.arange(9), row) for _, row in X]
+    with pytest.raises(ValueError, match="X must have times that are numbers"):
+        CCNNClassifier(start_from=str(run.folder), epochs=1, random_kernels=0).fit(dates, y)
+
+
+def test_dates_with_and_without_a_time_zone_are_not_mixed() -> None:
+    naive = [datetime(2024, 3, 31, hour) for hour in range(4)]
+    aware = [t.replace(tzinfo=timezone.utc) for t in naive]
+    assert irregular([(aware, range(4))]).times.equal(irregular([(naive, range(4))]).times)
+    for mixed in ([(naive[:2] + aware[2:], range(4))], [{"x": (naive, range(4)), "y": (aware, range(4))}]):
+        with pytest.raises(ValueError, match="times of a series must all have a time zone"):
+            irregular(mixed)

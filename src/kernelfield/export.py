@@ -18,6 +18,7 @@ from ._kinds import NOT_NEGATIVE, POSITIVE, Choice, ListOf
 from ._object_kinds import TensorOf
 from ._version import __version__
 from .layers import ContinuousConv
+from .layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -115,6 +116,8 @@ def export_network(
             raise ValueError(f"{name} must have the batch size of example, {len(example)}, got {len(tensor)}")
     if len(example) < 2:  # torch.export specialises on a batch of one
         examples = {name: torch.cat([t, t]) for name, t in examples.items()}
+    if uses_batch_statistics(network):
+        warnings.warn(BATCH_STATISTICS, stacklevel=3)
     named = _Named(copy.deepcopy(network).cpu().eval(), tuple(examples), step)
     try:
         with torch.no_grad():

@@ -53,6 +53,26 @@ def test_batches_of_any_size(name: str) -> None:
     assert net.training
 
 
+def test_statistics_of_the_batch_are_those_of_the_whole_batch() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, norm="batch-statistics")
+    predict = predictor(net, max_batch=4)
+    for batch in (3, 3, 3, 6, 6, 6):
+        x = 5 + torch.randn(batch, 1, 16)
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+
+
+def test_changes_through_data_are_followed_after_a_refresh() -> None:
+    net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, sigma=0.1)
+    predict, x = predictor(net), torch.randn(4, 1, 16)
+    for _ in range(3):
+        predict(x)
+    for name, parameter in net.named_parameters():
+        parameter.data.mul_(1.0 if "sigma" in name else 1.5)
+    predict.refresh()
+    for _ in range(2):
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+
+
 def test_changed_weights_are_followed() -> None:
     """In place, by an optimiser, by a loaded state, and on other addresses."""
     net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, sigma=0.1)

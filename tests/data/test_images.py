@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import struct
+import zlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,6 +14,7 @@ from PIL import Image
 
 from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
+from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.image_folder import image_folder, read_image
 from kernelfield.data.sets.images.stl10 import stl10
@@ -140,6 +143,83 @@ def test_pixels_of_more_than_8_bits_have_one_scale(tmp_path: Path) -> None:
             ValueError, match=r"deep.tif must hold (floats from 0 to 1|integers from 0 to 65535), found"
         ):
             read_image(path)
+
+
+def deep_images(folder: Path, most: int, count: int = 8) -> Path:
+    """Write images of two classes with 16-bit pixels from 0 to ``most``."""
+    for k, name in enumerate(("dark", "light")):
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = np.linspace(0, most * (k + 1) / 2 - i, 64).reshape(8, 8)
+            Image.fromarray(pixels.astype(np.uint16)).save(folder / name / f"{i}.{('png', 'tif')[i % 2]}")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("most", "white"), [(255, 255), (256, 1023), (3871, 4095), (4095, 4095), (9000, 16383), (60_000, 65535)]
+)
+def test_white_is_that_of_the_bits_in_use(most: int, white: int, tmp_path: Path) -> None:
+    data = image_folder(deep_images(tmp_path, most))
+    assert data.levels == (0, most, white)
+    every = torch.cat([data.train.inputs, data.validation.inputs, data.test.inputs])
+    assert int(every.max()) == int(most / white * 255)
+    assert from_metadata(metadata(data)).levels == data.levels
+
+
+def test_new_images_have_the_white_of_the_training(tmp_path: Path) -> None:
+    data = from_metadata(metadata(image_folder(deep_images(tmp_path / "train", 3871))))
+    new = deep_images(tmp_path / "new", 1900)
+    found = labelled_split(data, new, {"name": "image_folder"})
+    assert int(found.inputs.max()) == int(1900 / 4095 * 255)
+    path = tmp_path / "other.png"
+    Image.fromarray(np.full((8, 8), 4096, dtype=np.uint16)).save(path)
+    with pytest.raises(ValueError, match=r"other.png must hold integers from 0 to 4095, like the images of the train"):
+        read_image(path, None, data.levels)
+    Image.fromarray(np.full((8, 8), 255, dtype=np.uint16)).save(path)
+    with pytest.warns(UserWarning, match=r"other.png is almost black: .* 255, and 4095 is white; .* reach 3871"):
+        read_image(path, None, data.levels)
+    with pytest.warns(UserWarning, match=r"almost black: its pixels reach 255, and 65535 is white"):
+        read_image(path)
+    with pytest.raises(ValueError, match="white must be at least the largest pixel, 3871, got 1000"):
+        image_folder(tmp_path / "train", white=1000)
+
+
+def test_images_with_other_numbers_of_bits_are_announced(tmp_path: Path) -> None:
+    deep_images(tmp_path, 3871)
+    Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(tmp_path / "dark" / "other.png")
+    with pytest.warns(UserWarning, match=r"16 of 17 images .* almost black: .*0.png reaches 1935 of 65535"):
+        image_folder(tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (6, 4)])
+def test_colours_of_16_bits_that_hold_fewer_are_refused(kind: int, channels: int, tmp_path: Path) -> None:
+    path = tmp_path / "colours.png"
+    for most, refused in ((4095, True), (65535, False)):
+        pixels = np.linspace(0, most, 64 * channels).reshape(8, 8, channels).astype(">u2")
+        pixels[..., 3:] = 65535
+        lines = b"".join(b"\0" + row.tobytes() for row in pixels)
+        chunks = (
+            (b"IHDR", struct.pack(">IIBBBBB", 8, 8, 16, kind, 0, 0, 0)),
+            (b"IDAT", zlib.compress(lines)),
+            (b"IEND", b""),
+        )
+        body = b"".join(
+            struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+            for name, data in chunks
+        )
+        path.write_bytes(b"\x89PNG\r\n\x1a\n" + body)
+        if refused:
+            with pytest.raises(ValueError, match=r"colours.png must use all bits of its colours"):
+                read_image(path)
+        else:
+            np.testing.assert_array_equal(read_image(path), (pixels[..., :3] // 256).astype(np.uint8))
+
+
+def test_deep_images_in_which_zero_is_white_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "negative.tif"
+    Image.fromarray(np.full((8, 8), 60_000, dtype=np.uint16)).save(path, tiffinfo={262: 0})
+    with pytest.raises(ValueError, match=r"negative.tif must be an image in which 0 is black"):
+        read_image(path)
 
 
 def test_only_the_first_of_several_pages_is_not_silently_read(tmp_path: Path) -> None:

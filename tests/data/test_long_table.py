@@ -95,6 +95,23 @@ def test_targets_of_a_second_file(tmp_path: Path) -> None:
     assert again.target.shape == (20, 1, 2)
 
 
+def test_ids_that_match_in_part_are_announced(tmp_path: Path) -> None:
+    path = write(tmp_path / "long.csv", *series())
+    write(tmp_path / "asked.csv", *(f"s{i},{100 * i + 9},x,{i}" for i in range(5, 23)))
+    message = r"targets of .*asked.csv: 5 of 20 series .* such as 's0'; 3 of 18 ids are not in the data, such as 's20'"
+    with pytest.warns(UserWarning, match=message):
+        data = csv_series(path, targets="asked.csv", unit=1)
+    assert len(data.train) + len(data.validation) + len(data.test) == 15
+    with pytest.warns(UserWarning, match=r"5 of 20 series have no targets and are left out, such as 's0'$"):
+        assert len(labelled_split(data, path, {"name": "csv_series", "targets": "asked.csv"})) == 15
+    write(tmp_path / "labels.csv", *(f"s{i},{i % 2}" for i in range(22)), names="id,label")
+    with pytest.warns(UserWarning, match=r"labels of .*labels.csv: 2 of 22 ids are not in the data, such as 's20'"):
+        csv_series(path, labels="labels.csv")
+    write(path, *series(), "lone,0,x,1")
+    with pytest.warns(UserWarning, match=r"forecast 0.4: 1 of 21 series have too few times .*series lone"):
+        csv_series(path, forecast=0.4)
+
+
 def test_forecasts_that_cannot_be_made_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "long.csv", *series())
     write(tmp_path / "other.csv", "q,1,x,2")
@@ -134,6 +151,69 @@ def test_numbers_are_no_dates(tmp_path: Path) -> None:
         csv_series(write(tmp_path / "long.csv", "a,0,x,1_000"), forecast=0.5)
 
 
+@pytest.mark.parametrize(
+    ("names", "row", "message"),
+    [
+        ("id,time,channel,value,label", ",5,x,1,0", r"line 162: expected an id, found ''"),
+        ("id,time,channel,value,label", "nan,5,x,1,0", r"line 162: expected an id, found 'nan'"),
+        ("id,time,channel,value,label", "3,50, ,1,1", r"line 162: expected a channel, found ''"),
+        ("id,time,channel,value,label", "20,5,x,,0", r"series 20: expected at least one value"),
+        (
+            "id,time,channel,value,valueuom,label",
+            "3,50,x,1,mmol,1",
+            r"line 162: expected valueuom 'mg' for 'x', as before",
+        ),
+    ],
+)
+def test_names_and_units_that_are_missing_or_change(names: str, row: str, message: str, tmp_path: Path) -> None:
+    unit = ",mg" if "uom" in names else ""
+    rows = [f"{i},{t},x,{i + t}{unit},{i % 2}" for i in range(20) for t in range(8)]
+    assert csv_series(write(tmp_path / "a.csv", *rows, names=names)).channels == ("x",)
+    with pytest.raises(ValueError, match=message):
+        csv_series(write(tmp_path / "a.csv", *rows, row, names=names))
+
+
+@pytest.mark.parametrize(
+    "names", ["id,time,pulse,label", "patient,charttime,pulse,label", "pid,a,pulse,label", "stayId,a,pulse,label"]
+)
+def test_measurements_with_a_column_per_channel_are_no_steps(names: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "a.csv", *(f"{i},{t},{i + t},{i % 2}" for i in range(20) for t in range(8)), names=names)
+    with pytest.raises(ValueError, match=r"a.csv, line 1: expected columns .*id, time, channel and value"):
+        csv_series(path)
+
+
+def test_names_of_channels_and_columns_in_doubt_are_announced(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{c},{i + t},A,{i % 2}" for i in range(20) for t in range(8) for c in ("HR", "hr")]
+    path = write(tmp_path / "a.csv", *rows, names="id,time,channel,value,ward,label")
+    with pytest.warns(UserWarning, match="columns ward are not read"), pytest.warns(UserWarning, match="'HR' and 'hr'"):
+        csv_series(path)
+
+
+def test_dates_with_and_without_a_time_zone_are_not_mixed(tmp_path: Path) -> None:
+    def rows(zone: str, label: str = ",{}") -> list[str]:
+        return [
+            f"{i},2024-03-31T{t:02}:00{zone if t % 2 else ''},x,1{label.format(i % 2)}"
+            for i in range(9)
+            for t in range(4)
+        ]
+
+    names = "id,time,channel,value,label"
+    with pytest.raises(ValueError, match=r"line 3: expected a date without a time zone for a time, as before"):
+        csv_series(write(tmp_path / "a.csv", *rows("+02:00"), names=names))
+    path = write(tmp_path / "a.csv", *rows(""), names=names)
+    data = csv_series(path, forecast=0.5)
+    assert data.unit == 3600
+    write(tmp_path / "asked.csv", *(f"{i},2024-03-31T09:00+02:00,x,1" for i in range(9)))
+    with pytest.raises(ValueError, match="targets must have dates without a time zone"):
+        csv_series(path, targets="asked.csv")
+    at = "2024-03-31T09:00"
+    assert csv_samples(path, data, at=read_queries(at)).at.shape == (9, 1, 1)
+    with pytest.raises(ValueError, match=r"at must be a date without a time zone .* got a date with a time zone"):
+        csv_samples(path, data, at=read_queries(f"{at}+02:00"))
+    with pytest.raises(ValueError, match="at must hold times of one kind"):
+        read_queries(f"{at}+02:00,{at}")
+
+
 def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
     rows = [f"{i},2024-01-0{d},x,1" for i in "abcdef" for d in range(1, 5)]
     path = write(tmp_path / "long.csv", *rows)
@@ -144,13 +224,13 @@ def test_dates_and_numbers_are_not_mixed(tmp_path: Path) -> None:
     write(tmp_path / "asked.csv", "a,5,x,1")
     with pytest.raises(ValueError, match=r"targets must have times that are dates"):
         csv_series(path, targets="asked.csv")
-    with pytest.raises(ValueError, match="at must hold times that are all dates"):
+    with pytest.raises(ValueError, match="at must hold times of one kind"):
         read_queries("1,2024-01-31")
     # Samples to predict have the kind of times of training.
     hours = write(tmp_path / "hours.csv", *(f"a,{24 * d},x,1" for d in range(4)))
     with pytest.raises(ValueError, match=r"hours.csv, series a: expected times that are dates"):
         csv_samples(hours, data)
-    with pytest.raises(ValueError, match="at must be dates"):
+    with pytest.raises(ValueError, match="at must be a date"):
         csv_samples(path, data, at=read_queries("24,48"))
     assert csv_samples(path, data, at=read_queries("2024-01-05")).at[0].tolist() == [[4.0]]
 
@@ -197,6 +277,7 @@ def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
     data = csv_series(path, targets="asked.csv")
     assert data.targets == ("u", "v")
     write(tmp_path / "asked.csv", "a,4,v,7")
+    write(path, *(f"a,{t},x,{t}" for t in range(3)))
     (found,) = read_labelled(path, data, {"targets": "asked.csv"})
     assert np.nan_to_num(found.query_values, nan=-1).tolist() == [[-1], [7]]
     write(tmp_path / "asked.csv", "a,4,w,7")

@@ -200,7 +200,8 @@ def test_classes_of_arrays(target: np.ndarray, classes: tuple[str, ...], tmp_pat
 def test_the_preferred_name_of_an_array_counts(tmp_path: Path) -> None:
     x, y = np.ones((20, 3, 8)), np.arange(20) % 2
     np.savez(tmp_path / "data.npz", inputs=x, X=x[:, :1], target=y, labels=y * 0)
-    data = load("arrays", tmp_path / "data.npz")
+    with pytest.warns(UserWarning, match="arrays X, labels are not read"):
+        data = load("arrays", tmp_path / "data.npz")
     assert (data.in_channels, data.classes) == (3, ("0", "1"))
 
 
@@ -223,6 +224,47 @@ def test_arrays_of_another_meaning_are_refused(
     np.savez(tmp_path / "data.npz", x=x, y=y)
     with pytest.raises(ValueError, match=f"data.npz.*{message}"):
         load("arrays", tmp_path / "data.npz", task=task)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"y": np.array(["a", "a "] * 10)}, r"t.npz must hold at least two classes, found only 'a'"),
+        ({"y": np.array(["a", ""] * 10)}, r"t.npz must hold a label for each sample in target, found ''"),
+        ({"y": np.array(["a", np.nan] * 10)}, r"t.npz must hold a label for each sample in target, found 'nan'"),
+        ({"mask": np.full((20, 6), np.nan)}, r"t.npz must hold a mask of zeros and ones, found nan"),
+        ({"mask": np.full((20, 6), 255)}, r"t.npz must hold a mask of zeros and ones, found 255"),
+        ({"mask": np.arange(20)[:, None] * np.ones(6) != 7}, r"t.npz must hold at least one value .* in sample 7"),
+        ({"x": np.where(np.arange(20)[:, None, None] == 3, np.nan, np.ones((20, 1, 6)))}, r"at least one .* sample 3"),
+    ],
+)
+def test_labels_masks_and_samples_that_hold_nothing(changes: dict, message: str, tmp_path: Path) -> None:
+    whole = {"x": np.random.default_rng(0).normal(size=(20, 1, 6)), "y": np.arange(20) % 2}
+    np.savez(tmp_path / "t.npz", **{**whole, **changes})
+    with pytest.raises(ValueError, match=message):
+        load("arrays", tmp_path / "t.npz")
+
+
+def test_small_units_are_normalised(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2, 6))
+    np.savez(tmp_path / "t.npz", x=np.stack([1e-13 * x[:, 0], np.full((20, 6), 1e-10)], axis=1), y=np.arange(20) % 2)
+    found = load("arrays", tmp_path / "t.npz").train.batch(slice(None)).inputs
+    assert found[:, 0].std() == pytest.approx(1, abs=0.05)
+    assert float(found[:, 1].abs().max()) < 1e-3
+    np.savez(tmp_path / "t.npz", x=x, y=1e-14 * x[:, 0, 0])
+    with pytest.raises(ValueError, match="target must have a standard deviation above 1e-12, got"):
+        load("arrays", tmp_path / "t.npz", standardize=True)
+
+
+def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 2, 6))
+    np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), groups=np.arange(20))
+    with pytest.warns(UserWarning, match="arrays groups are not read"):
+        assert load("arrays", tmp_path / "t.npz").classes == ("a", "b")
+    x[:, 1] = np.nan
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)
+    with pytest.warns(UserWarning, match="channel 1 of inputs holds no value"):
+        load("arrays", tmp_path / "t.npz")
 
 
 def test_series_that_float32_cannot_tell_apart_are_refused(tmp_path: Path) -> None:

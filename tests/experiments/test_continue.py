@@ -8,12 +8,14 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from kernelfield import create_model, list_models
+from kernelfield import create_model, list_models, load_run
 from kernelfield.cli.common import recipe_and_data
-from kernelfield.experiments.custom_data import check_network, recipe_for
+from kernelfield.data import load
+from kernelfield.experiments.custom_data import check_network, recipe_for, recipe_for_path
 from kernelfield.experiments.datasets import load_source
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, recipe_from, with_settings
@@ -113,6 +115,39 @@ def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None
     )
     assert "starts afresh" in output
     assert "channels: 4" in (tmp_path / "tuned" / "recipe.yaml").read_text()
+
+
+def write_times(path: Path, gap: float, channels: str = "xy") -> Path:
+    source = np.random.default_rng(0)
+    times = [np.cumsum(gap * source.uniform(0.5, 1.5, size=9)) for _ in range(16)]
+    lines = ["id,time,channel,value,label"]
+    lines += [f"{i},{t:.3f},{c},{t % 1:.3f},{i % 2}" for i, ts in enumerate(times) for t in ts for c in channels]
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_times_keep_the_unit_of_the_weights(tmp_path: Path) -> None:
+    tiny = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=4", "--accelerator", "cpu")
+    call("train", write_times(tmp_path / "slow.csv", 60.0), "--epochs", 1, *tiny, "--out", tmp_path / "run")
+    unit = load_run(tmp_path / "run").data.unit
+    fast = write_times(tmp_path / "fast.csv", 10.0, "xz")
+    assert recipe_for_path(fast).data.get("unit") is None
+    output = call(
+        *("train", fast, "--start-from", tmp_path / "run", "--epochs", 1, "--accelerator", "cpu"),
+        *("--out", tmp_path / "tuned"),
+    )
+    assert "channels: x, z here, x, y in" in output
+    assert load_run(tmp_path / "tuned").data.unit == unit
+    # A recipe of its own has no unit: the training refuses the median gap of its data, and takes a given unit.
+    recipe, here = Run(tmp_path / "tuned").recipe(), load("csv_series", fast)
+    source = {key: v for key, v in recipe.data.items() if key != "unit"}
+    other = replace(recipe, data=source, shape=replace(recipe.shape, size=list(here.size)))
+    with pytest.raises(ValueError, match=r"data.unit must be .* in start_from .*run, got"):
+        fit(other, tmp_path / "third", report=False)
+    said: list[str] = []
+    given = replace(other, data={**other.data, "unit": here.unit})
+    fit(given, tmp_path / "fourth", report=False, on_message=said.append)
+    assert any("unit:" in line for line in said)
 
 
 def test_a_run_starts_from_one_beside_it_by_name(old: Run, tmp_path: Path) -> None:

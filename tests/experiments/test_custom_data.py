@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import wave
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,13 +18,16 @@ from kernelfield.cli import NO_DATA, WRONG
 from kernelfield.cli.common import recipe_and_data
 from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
+from kernelfield.data.registry import load
 from kernelfield.data.sets.images.digits import digits
-from kernelfield.experiments.custom_data import recipe_for_path
+from kernelfield.experiments.comparison import compare_runs
+from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
+from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
 from kernelfield.experiments.stream_input import stream_input
-from kernelfield.export import read_metadata
+from kernelfield.export import export_network, read_metadata
 from kernelfield.streaming import ExportedStream
 from tests.commands import call
 
@@ -329,6 +333,109 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
     torch.testing.assert_close(prepare_samples(shares, data).inputs, wanted, rtol=1e-4, atol=1e-4)
 
 
+def write_tone(path: Path, seconds: float, *gains: float, rate: int = 8_000) -> Path:
+    """Write a tone with one 16-bit channel for each gain."""
+    tone = np.sin(np.arange(round(seconds * rate)) / 9)
+    with wave.open(str(path), "wb") as file:
+        file.setparams((len(gains), 2, rate, 0, "NONE", ""))
+        file.writeframes((20_000 * np.outer(tone, gains)).astype("<i2").tobytes())
+    return path
+
+
+@pytest.fixture(scope="module")
+def sound_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on raw sounds of a tenth of a second; its recipe does not name the rate, 16 kHz by default."""
+    folder = tmp_path_factory.mktemp("tones")
+    for name, gain in (("loud", 1.0), ("soft", 0.1)):
+        (folder / "tones" / name).mkdir(parents=True)
+        for i in range(8):
+            write_tone(folder / "tones" / name / f"{i}.wav", 0.1 + i / 1000, gain)
+    recipe = recipe_for(
+        load("wav_folder", folder / "tones"), "tones", {"name": "wav_folder", "root": str(folder / "tones")}
+    )
+    small = with_settings(recipe, ["training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4"])
+    return fit(small, folder / "run", report=False).folder
+
+
+def test_sounds_that_are_cut_off_or_cancel_are_announced(sound_run: Path, tmp_path: Path) -> None:
+    run = load_run(sound_run)
+    with pytest.warns(
+        UserWarning, match=r"1 of 1 sounds are cut off: .*long.wav lasts 3 s, of which the first 0.107 s"
+    ):
+        run.predict(write_tone(tmp_path / "long.wav", 3, 1.0))
+    (tmp_path / "new" / "loud").mkdir(parents=True)
+    write_tone(tmp_path / "new" / "loud" / "a.wav", 1, 1.0)
+    with pytest.warns(UserWarning, match=r"1 of 1 sounds are cut off"):
+        labelled_split(run.data, tmp_path / "new", run.recipe.data)
+    with pytest.warns(UserWarning, match=r"opposite.wav: its 2 channels cancel each other"):
+        run.predict(write_tone(tmp_path / "opposite.wav", 0.1, 1.0, -1.0))
+    with pytest.warns(UserWarning, match=r"inputs has 800 samples per sound, and those of the run 1712; .* 16000 Hz"):
+        run.predict(torch.zeros(1, 1, 800))
+    folder = tmp_path / "lengths"
+    for name in ("a", "b"):
+        (folder / name).mkdir(parents=True)
+        for i in range(30):
+            write_tone(folder / name / f"{i}.wav", 0.5 if (name, i) == ("a", 3) else 0.05, 1.0)
+    with pytest.warns(UserWarning, match=r"1 of 60 sounds are cut off after 0.0625 s; the longest lasts 0.5 s"):
+        recipe_for_path(folder)
+
+
+def test_streams_and_exports_have_the_rate_of_the_training(sound_run: Path, tmp_path: Path) -> None:
+    path = write_tone(tmp_path / "tone.wav", 0.1, 1.0)
+    (*_, last) = stream_input(sound_run, path, every=500)
+    assert last["samples"] == 1600  # 0.1 s at 16 kHz; the file has 8 kHz
+    call("export", sound_run, "--out", tmp_path / "net.pt2")
+    assert read_metadata(tmp_path / "net.pt2")["rate"] == 16_000
+
+
+def test_streams_of_other_data_refuse_sounds(two_sensors: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="file must not be a sound"):
+        list(stream_input(two_sensors, write_tone(tmp_path / "tone.wav", 0.1, 1.0)))
+
+
+def test_values_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path) -> None:
+    run, source = load_run(two_sensors), np.random.default_rng(1)
+    x = source.normal(size=(1, 2, 8)) + np.array([[0], [1000]])
+    run.predict(x)
+    for gain, offset in ((1000, 0), (1e-3, 0), (1, 273)):
+        with pytest.warns(
+            UserWarning, match=r"channel '(air|warm)' of inputs has a mean of .* must have the same unit"
+        ):
+            run.predict(gain * x + offset)
+    table = "\n".join(["id,time,channel,value,label", *(f"a,{t},{c},3,500" for t in range(8) for c in ("air", "warm"))])
+    (tmp_path / "new.csv").write_text(table + "\n")
+    for use in (run.predict, lambda path: labelled_split(run.data, path, run.recipe.data)):
+        with pytest.warns(UserWarning, match=r"channel 'warm' of .*new.csv has a mean of 3 "):
+            use(tmp_path / "new.csv")
+
+
+def test_tokens_are_whole_numbers_of_the_vocabulary(tmp_path: Path) -> None:
+    (tmp_path / "fox.txt").write_text("the quick brown fox jumps over the lazy dog. " * 60)
+    recipe = recipe_for_path(tmp_path / "fox.txt", {"length": 32})
+    ids = torch.arange(32).remainder(recipe.shape.vocabulary).view(1, -1)
+    for x in (ids, ids.double(), ids.to(torch.uint8)):
+        assert torch.equal(check_samples(Batch(x), recipe, None, "inputs").inputs, ids)
+    for x in (ids + 0.5, ids - 1, ids + 5, ids > 3):
+        with pytest.raises(ValueError, match=r"inputs must hold token ids from 0 to \d+, got"):
+            check_samples(Batch(x), recipe, None, "inputs")
+
+
+def test_samples_without_a_value_have_no_prediction(two_sensors: Path, tmp_path: Path) -> None:
+    run = load_run(two_sensors)
+    x = np.random.default_rng(1).normal(size=(3, 2, 8)) + np.array([[0], [1000]])
+    np.savez(tmp_path / "x.npz", inputs=x, mask=np.full((3, 8), 255))
+    with pytest.raises(ValueError, match=r"x.npz must hold a mask of zeros and ones, found 255"):
+        run.predict(tmp_path / "x.npz")
+    hidden = np.ma.masked_array(x, mask=np.zeros_like(x, dtype=bool))
+    hidden[:, :, 5:] = np.ma.masked
+    seen = np.where(hidden.mask, np.nan, x)
+    assert run.predict(hidden) == run.predict(seen) != run.predict(x)
+    assert torch.equal(run.prepare(hidden).inputs, run.prepare(seen).inputs)
+    x[1] = np.nan
+    with pytest.raises(ValueError, match=r"inputs must hold at least one value in each sample, got none in sample 1"):
+        run.predict(x)
+
+
 def test_clouds_in_any_unit_and_order(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     for name, flat in (("ball", 1.0), ("disc", 0.05)):
@@ -385,6 +492,72 @@ def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
     twice = sum(any(torch.equal(x, y) for y in known) for x in data.test.inputs)
     assert twice > 0
     assert f"{twice} of {len(data.test)} test samples are training or validation samples too" in output
+
+
+def test_runs_on_other_samples_of_the_same_data_do_not_compare(tmp_path: Path) -> None:
+    folder = write_images(tmp_path / "photos", 6, 10)
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "one")
+    shutil.copy(folder / "dark" / "0.png", folder / "dark" / "more.png")
+    call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "two")
+    with pytest.warns(UserWarning, match="one and two have other samples of the same data"):
+        compare_runs([tmp_path / "one", tmp_path / "two"])
+    with pytest.raises(ValueError, match="raw must be False for images"):
+        load_run(tmp_path / "one").predict(folder / "dark" / "0.png", raw=True)
+
+
+def test_predictions_that_depend_on_their_batch_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 12))
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)
+    call("train", tmp_path / "x.npz", "--model", "ccnn_4_140_global", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        run.predict(x)
+    with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
+        export_network(run.network, tmp_path / "net.pt2", torch.randn(2, 1, 12))
+
+
+def test_predictions_that_depend_on_their_padding_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 12))
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)
+    layer = ("--model", "ckcnn_2_30", "--set", "model.norm=layer")
+    call("train", tmp_path / "x.npz", *layer, "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run = load_run(tmp_path / "run")
+    run.predict(x)
+    with pytest.warns(UserWarning, match="depends on how far its series is padded"):
+        run.predict(np.where(np.arange(12) > 7, np.nan, x))
+
+
+def test_arrays_of_another_size_are_announced(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 8, 8))
+    np.savez(tmp_path / "x.npz", x=x, y=np.arange(20) % 2)
+    call("train", tmp_path / "x.npz", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    run, large = load_run(tmp_path / "run"), x[:2].repeat(2, axis=2).repeat(2, axis=3)
+    with pytest.warns(UserWarning, match=r"samples have size 16×16, and those of the run 8×8"):
+        run.predict(large)
+    run.predict(large, step=0.5)
+
+
+def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) -> None:
+    image = pytest.importorskip("PIL.Image")
+    for name, level in (("dark", 900), ("light", 3000)):
+        (tmp_path / "scans" / name).mkdir(parents=True)
+        for i in range(10):
+            image.fromarray(np.full((6, 6), level + i, dtype=np.uint16)).save(tmp_path / "scans" / name / f"{i}.png")
+    output = call("train", tmp_path / "scans", "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    assert "pixels of more than 8 bits from 900 to 3,009, divided by 4,095" in output
+    run = load_run(tmp_path / "run")
+    data = recipe_data(run.recipe)
+    stored = torch.cat([data.train.inputs, data.validation.inputs, data.test.inputs])
+    path = tmp_path / "scans" / "light" / "3.png"
+    found = read_samples(path, run.recipe, run.data)
+    assert torch.equal(
+        found.inputs, data.test.prepare(Batch(stored[stored[:, 0, 0, 0] == stored.max()][:1]), False).inputs
+    )
+    pixels = np.array(image.open(path))[None, None]
+    for array in (pixels, pixels.astype(np.int64)):
+        assert torch.equal(run.prepare(array).inputs, found.inputs)
+    with pytest.raises(ValueError, match=r"inputs must be uint8, integers from 0 to 4095 or floats in \[0, 1\]"):
+        run.prepare(pixels + 2000)
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -487,8 +660,11 @@ def test_columns_of_steps_are_found_by_their_names(two_sensors: Path, tmp_path: 
     tables["none"] = tables["sorted"][1:]
     for name, lines in tables.items():
         (tmp_path / f"{name}.csv").write_text("\ufeff" + "\r\n".join(lines))
-        assert run.predict(tmp_path / f"{name}.csv")[0]["values"] == pytest.approx(wanted, rel=1e-5)
-        *_, last = stream_input(two_sensors, tmp_path / f"{name}.csv")
+        announced = pytest.warns(UserWarning, match="no names of columns, which count as air, warm")
+        with announced if name == "none" else nullcontext():
+            assert run.predict(tmp_path / f"{name}.csv")[0]["values"] == pytest.approx(wanted, rel=1e-5)
+        with announced if name == "none" else nullcontext():
+            *_, last = stream_input(two_sensors, tmp_path / f"{name}.csv")
         assert last["samples"] == 8
         assert last["values"] == pytest.approx(wanted, rel=1e-5)
     (tmp_path / "extra.csv").write_text("\n".join(["hour,warm", *tables["none"]]))
@@ -507,7 +683,7 @@ def test_streams_keep_the_unit_of_targets_without_preparation(two_sensors: Path,
 def test_streams_do_not_skip_missing_values(two_sensors: Path, line: str) -> None:
     for lines in ([line, "1,2"], ["1,2", line]):
         with pytest.raises(ValueError, match="finite numbers, got NaN or infinity in sample"):
-            list(stream_input(two_sensors, "-", lines=lines))
+            list(stream_input(two_sensors, "-", lines=["air,warm", *lines]))
 
 
 @pytest.mark.parametrize("to", ["pt2", "onnx"])
@@ -529,7 +705,8 @@ def test_exported_streams_say_how_to_prepare_samples(two_sensors: Path, tmp_path
 
 
 def test_predictions_name_the_series_of_a_table(two_sensors: Path, tmp_path: Path) -> None:
-    lines = [f"{i},{t},{c},{t}" for t in range(8) for i in ("b", "a") for c in ("air", "warm")]
+    sensors = {"air": 0, "warm": 1000}
+    lines = [f"{i},{t},{c},{t / 8 + sensors[c]}" for t in range(8) for i in ("b", "a") for c in sensors]
     (tmp_path / "new.csv").write_text("\n".join(["id,time,channel,value", *lines]))  # rows of an id are scattered
     rows = load_run(two_sensors).predict(tmp_path / "new.csv")
     assert [(row["sample"], row["series"]) for row in rows] == [(0, "b"), (1, "a")]
@@ -558,9 +735,39 @@ def test_missing_values_are_masked_beside_a_mask(tmp_path: Path) -> None:
     assert found.mask[0].tolist() == data.test.mask[0].tolist()
 
 
+def test_numbered_steps_have_the_gaps_of_the_training(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 12))
+
+    def table(name: str, steps: list[int], label: bool = True) -> Path:
+        names = [*(["label"] if label else []), *(f"t{i}" for i in steps)]
+        rows = [[*(["ab"[i % 2]] if label else []), *(f"{v:.4f}" for v in row[steps])] for i, row in enumerate(x)]
+        (tmp_path / name).write_text("\n".join(",".join(row) for row in [names, *rows]))
+        return tmp_path / name
+
+    recipe = recipe_for_path(table("wide.csv", list(range(12))))
+    data = recipe_data(recipe)
+    assert of(recipe, table("late.csv", list(range(4, 12)), label=False), data).inputs.shape == (20, 1, 8)
+    with pytest.raises(ValueError, match=r"gone.csv, line 1: expected steps with equal gaps.*found t6 before t8"):
+        of(recipe, table("gone.csv", [i for i in range(12) if i != 7], label=False), data)
+    with pytest.warns(UserWarning, match=r"half.csv: steps are numbered with gaps of 2, and in training of 1"):
+        of(recipe, table("half.csv", list(range(0, 12, 2)), label=False), data)
+    with pytest.warns(UserWarning, match=r"uneven.csv: steps are numbered with gaps of 1 to 4"):
+        recipe_for_path(table("uneven.csv", [0, 1, 3, 7, 11]))
+
+
+def test_the_counted_name_of_a_single_column_is_no_value(tmp_path: Path) -> None:
+    recipe = recipe_for_path(write_wide(tmp_path / "wide.csv"))
+    data = recipe_data(recipe)
+    values = [f"{1000 + i / 8}" for i in range(12)]
+    (tmp_path / "named.csv").write_text("\n".join(["0", *values]))
+    (tmp_path / "plain.csv").write_text("\n".join(values))
+    same(of(recipe, tmp_path / "named.csv", data), of(recipe, tmp_path / "plain.csv", data))
+
+
 def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
     run, rows = load_run(two_sensors), ["0.5,1000.25", "0.25,1001.0"]
     (tmp_path / "named.csv").write_text("\n".join(["0,1", *rows]))
     (tmp_path / "plain.csv").write_text("\n".join(rows))
-    named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
+    with pytest.warns(UserWarning, match="no names of columns"):
+        named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
     assert named == plain

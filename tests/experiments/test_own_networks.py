@@ -100,6 +100,7 @@ TRAINS = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:the network normalises by the statistics of the batch")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in SOME else pytest.mark.slow) for name in kf.list_models()]

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -257,10 +258,31 @@ def stop_after_step(fabric: Fabric) -> Iterator[Callable[[], bool] | None]:
 
 
 @contextmanager
-def errors() -> Iterator[None]:
-    """Turn errors into a line and an exit code. With KERNELFIELD_DEBUG, unexpected errors show their traceback."""
+def _plain_warnings() -> Iterator[None]:
+    """Print warnings without the line of code that raised them, which says nothing to the user of a command."""
+    former = warnings.formatwarning
+
+    def in_one_line(message: Warning | str, category: type[Warning], *place: Any, **named: Any) -> str:
+        if os.environ.get(DEBUG) or not issubclass(category, UserWarning):
+            return former(message, category, *place, **named)
+        return f"warning: {message}\n"
+
+    warnings.formatwarning = in_one_line
     try:
         yield
+    finally:
+        warnings.formatwarning = former
+
+
+@contextmanager
+def errors() -> Iterator[None]:
+    """Turn errors into a line and an exit code, and warnings into a line.
+
+    With KERNELFIELD_DEBUG, unexpected errors show their traceback, and warnings their place.
+    """
+    try:
+        with _plain_warnings():
+            yield
     except KeyboardInterrupt:
         stop("interrupted; to continue, repeat the command with --out and the folder of the run", INTERRUPTED)
     except BrokenPipeError:

@@ -12,6 +12,7 @@ from .._arguments import checked
 from .._step_hooks import pause_step_hooks
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
+from ..layers.pointwise import uses_batch_statistics
 from .captured import CapturedFunction
 from .tree import UnsupportedValue, flatten, map_tensors, rebuild
 
@@ -56,6 +57,8 @@ class CapturedPrediction:
             (layer, {}) for layer in layers
         ]
         self._versions: list[tuple[int, int]] = []
+        # Zeros, or a part of the batch, would change its statistics.
+        self._whole_batches = uses_batch_statistics(net)
         #: whether an argument or a result is an object that is no container of tensors
         self._unknown = False
 
@@ -89,7 +92,7 @@ class CapturedPrediction:
         """Return the predictions for a batch that is padded, or divided, if all of its axes are known."""
         tensors, form = flatten(args)
         sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
-        if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or any(map(_mixes_samples, self._modules)):
+        if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or self._whole_batches:
             return self._captured(*args, **kwargs)
         (batch,) = sizes
         parts = [t.split(self.max_batch) for t in tensors]
@@ -127,6 +130,13 @@ class CapturedPrediction:
             for module in training:
                 module.training = True  # not train(), which drops frozen kernels
 
+    def refresh(self) -> None:
+        """Sample the kernels again at the next call, after a change of weights through ``.data``.
+
+        Such a change leaves no trace that could be read without waiting for the device.
+        """
+        self._versions = [(address, -1) for address, _ in self._versions]
+
     def _refresh(self) -> None:
         """Sample the frozen kernels again if a weight has changed: in place, where graphs read them."""
         state = [*self.net.parameters(), *self.net.buffers()]
@@ -148,11 +158,6 @@ class CapturedPrediction:
         self._versions = versions
 
 
-def _mixes_samples(module: nn.Module) -> bool:
-    """Return whether predictions of a module depend on the other samples of the batch."""
-    return isinstance(module, torch.nn.modules.batchnorm._BatchNorm) and module.running_mean is None  # noqa: SLF001
-
-
 def _joined(results: list[Any]) -> Any:
     """Join the results of parts of a batch."""
     tensors = [flatten(result)[0] for result in results]
@@ -167,10 +172,10 @@ def capture_prediction(
 
     The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
     of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
-    :func:`torch.no_grad` or by a loaded state, but not through ``.data``. A batch is padded with zeros to the
-    next power of two, or to ``max_batch``, so there are few graphs; a larger batch is divided. If a layer normalises by
-    statistics of the batch in evaluation too, batches are neither padded nor divided. The modes of the network and of
-    its layers stay as they are.
+    :func:`torch.no_grad` or by a loaded state. After a change through ``.data``, call ``refresh()`` of the result. A
+    batch is padded with zeros to the next power of two, or to ``max_batch``, so there are few graphs; a larger batch is
+    divided. A network that normalises by the statistics of its batch gets the batch as it is. The modes of the network
+    and of its layers stay as they are.
 
     Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
     :class:`CaptureWarning` says why.

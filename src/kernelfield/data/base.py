@@ -48,6 +48,11 @@ class TargetScale:
         values = target.double().movedim(1, -1).flatten(0, -2)
         mean = values.nanmean(dim=0).nan_to_num()
         std = (values - mean).square().nanmean(dim=0).sqrt()
+        small = (std > 1e-15) & (std <= 1e-12) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
+        if bool(small.any()):
+            raise ValueError(
+                f"target must have a standard deviation above 1e-12, got {float(std[small][0]):.3g}; rescale it"
+            )
         return cls(tuple(mean.tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
 
     def normal(self, target: Tensor) -> Tensor:
@@ -219,6 +224,7 @@ class Split:
     dates=BOOL | None,
     columns=ListOf(STRING, least=0),
     targets=ListOf(STRING, least=0),
+    levels=ListOf(Int(0), least=0),
 )
 @dataclass(frozen=True)
 class Data:
@@ -243,6 +249,8 @@ class Data:
         dates: whether these times are dates; None if unknown.
         columns: names of the columns of a table with one series per line, in order of time, if known.
         targets: names of the channels to predict at query times, if known.
+        levels: least pixel, largest pixel and value of white of images with pixels of more than 8 bits, which are
+            stored as bytes; empty if there are none.
     """
 
     name: str
@@ -262,6 +270,7 @@ class Data:
     dates: bool | None = None
     columns: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    levels: tuple[int, ...] = ()
 
     @classmethod
     def from_splits(
@@ -286,8 +295,8 @@ class Data:
             out_channels: number of predictions; the number of classes by default.
             size: length along each axis, in training steps; that of the stored inputs by default.
             classes: names of the classes, if known.
-            others: ``vocabulary``, ``parts``, ``channels``, ``unit``, ``dates``, ``columns`` and ``targets`` of
-                :class:`Data`.
+            others: ``vocabulary``, ``parts``, ``channels``, ``unit``, ``dates``, ``columns``, ``targets`` and
+                ``levels`` of :class:`Data`.
 
         >>> split = Split(torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
         >>> data = Data.from_splits("blank", [split, None, split], classes=("black", "white"))

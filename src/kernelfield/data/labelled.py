@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
-from .base import Split
+from .base import Batch, Split
 from .io.pairs import split_files
-from .preprocessing import in_stored_range
+from .preprocessing import compare_values, in_stored_range
 from .sets.arrays import array_target, read_array_file
 from .sets.audio import sound_folder as sounds
 from .sets.clouds import cloud_folder as clouds
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from .base import Batch, Data
+    from .base import Data
     from .transforms.series import Series
 
 __all__ = ["CUSTOM_LOADERS", "labelled_split"]
@@ -55,7 +55,9 @@ def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
         series, _, _ = read_archive(file, nonfinite)
     else:
         series = read_labelled(file, data, source)
-    return _with_target(data, samples_like(data, series), _series_target(data, series, file))
+    batch = samples_like(data, series)
+    compare_values(batch, data, str(file))
+    return _with_target(data, batch, _series_target(data, series, file))
 
 
 def _test_file(path: Path, source: dict[str, Any]) -> Path:
@@ -103,13 +105,13 @@ def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tupl
 def _images(data: Data, path: Path, source: dict[str, Any]) -> Split:  # noqa: ARG001
     channels, rows, columns = data.test.inputs.shape[1:]
     files, target = _listed(data, path, images.ENDINGS, "images")
-    stored = images.stack_images(files, (rows, columns), gray=channels == 1)
+    stored = images.stack_images(files, (rows, columns), channels == 1, data.levels)
     return replace(data.test, inputs=stored, target=target)
 
 
 def _sounds(data: Data, path: Path, source: dict[str, Any]) -> Split:
     files, target = _listed(data, path, sounds.ENDINGS, "sounds")
-    clips = sounds.read_clips(files, source.get("rate", sounds.RATE), data.test.inputs.shape[2])
+    clips = sounds.read_clips(files, source.get("rate", sounds.RATE), data.test.inputs.shape[2], announce=True)
     return replace(data.test, inputs=clips, target=target)
 
 
@@ -130,6 +132,7 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     if out != data.out_channels:
         raise ValueError(f"{file} must hold a target of {data.out_channels} values, found {out}")
     inputs = in_stored_range(torch.from_numpy(held["inputs"]), data, f"{file}, array inputs,")
+    compare_values(Batch(inputs), data, f"{file}, array inputs,")
     coords, mask = (None if held.get(key) is None else torch.from_numpy(held[key]) for key in ("coords", "mask"))
     unseen = inputs.isnan().all(dim=1)
     if data.test.mask is not None or bool(unseen.any()):

@@ -45,7 +45,7 @@ _PLAIN = (
     "unit",
 )
 #: fields that files of earlier versions do not have
-_LATER = ("dates", "columns", "targets")
+_LATER = ("dates", "columns", "targets", "levels")
 _DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float16, torch.float32, torch.float64, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
 )}  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,15 +14,19 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE
 from ..ops import resample
 from .base import Batch
+from .io.arrays import without_mask
 from .metadata import from_metadata
-from .transforms.batch import Standardize
+from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
 
 if TYPE_CHECKING:
     from .base import Data
 
-__all__ = ["Preprocessing", "in_stored_range", "prepare_samples", "preprocessing"]
+__all__ = ["Preprocessing", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
 
+#: ratio of sizes of new values and those of training, and distance of their means in standard deviations, above which
+#: their unit is in doubt
+OTHER_SIZE, OTHER_MEAN = 50, 20
 #: luminance of red, green and blue (ITU-R BT.601)
 _LUMINANCE = (0.299, 0.587, 0.114)
 
@@ -88,7 +93,7 @@ class Preprocessing:
             mask: (n, ...) whether a position was observed.
             rate: sampling rate of series in Hz.
         """
-        values = torch.as_tensor(x)
+        values = torch.as_tensor(without_mask(x))
         if values.is_complex() or values.dtype == torch.bool:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
         places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
@@ -157,7 +162,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     """Return raw samples on the scale on which a data set stores them, as floats.
 
     If it stores bytes or 16-bit integers, ``x`` must hold such integers, of any type, or floats in [0, 1] or [-1, 1],
-    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence.
+    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence. If
+    the images of the data set have pixels of more than 8 bits, so have integers of such types.
 
     Args:
         x: samples, before any preparation; NaN is a missing value.
@@ -169,6 +175,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     if x.dtype == stored or stored not in (torch.uint8, torch.int16):
         return x.float()
     limits, low = torch.iinfo(stored), 0 if stored == torch.uint8 else -1
+    if data.levels and stored == torch.uint8 and not x.is_floating_point() and x.dtype != torch.bool:
+        return _scaled_pixels(x.long(), data.levels[2], where, suffix)
     seen = x[x.isfinite()] if x.is_floating_point() else x.long()
     least, most = (float(seen.min()), float(seen.max())) if seen.numel() else (0.0, 0.0)
     if x.is_floating_point() and full is not None and least >= low and most <= 1:
@@ -180,6 +188,57 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
         got = f"{str(x.dtype).removeprefix('torch.')} from {least:.4g} to {most:.4g}"
         raise ValueError(f"{where} must be {kind}{floats}{suffix}, got {got}")
     return x.float()
+
+
+def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
+    """Return pixels from 0 to ``white`` as those of files are stored: whole numbers from 0 to 255, as floats."""
+    if x.numel() and not (int(x.min()) >= 0 and int(x.max()) <= white):
+        raise ValueError(
+            f"{where} must be uint8, integers from 0 to {white} or floats in [0, 1]{suffix}, got integers from "
+            f"{int(x.min())} to {int(x.max())}"
+        )
+    return (x.double() / white * 255).floor().float()
+
+
+def compare_values(batch: Batch, data: Data, where: str) -> None:
+    """Warn if the values of a channel have another size than in training, as they have in another unit.
+
+    Values are compared in their root mean square and, for another offset, in their mean. Only channels that are
+    normalised by their statistics over the training data are compared.
+
+    Args:
+        batch: raw samples; NaN is a missing value.
+        data: the data set, or its metadata.
+        where: description of the samples.
+    """
+    normal = _channel_statistics(data.test.prepare)
+    x = batch.inputs
+    if normal is None or x.dim() < 3 or x.shape[1] != normal.mean.shape[1] or not x.numel():
+        return
+    values = x.detach().double().movedim(1, 0).flatten(1)
+    if batch.mask is not None:
+        unseen = ~batch.mask.bool().flatten()
+        values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
+    mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
+    size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
+    middle, ratio = values.nanmean(dim=1), size / usual
+    away = (middle - mean).abs() > OTHER_MEAN * std
+    strange = ((ratio > OTHER_SIZE) | (ratio < 1 / OTHER_SIZE) | away) & (size > 0)
+    for channel in torch.nonzero(strange).flatten().tolist()[:3]:
+        name = repr(data.channels[channel]) if channel < len(data.channels) else str(channel)
+        warnings.warn(
+            f"channel {name} of {where} has a mean of {middle[channel]:.3g} and a root mean square of "
+            f"{size[channel]:.3g}, and in training {mean[channel]:.3g} and {usual[channel]:.3g}; its values must have "
+            "the same unit",
+            stacklevel=3,
+        )
+
+
+def _channel_statistics(prepare: Any) -> Normalize | None:
+    """Return the step of a preparation that normalises raw values of each channel; None if there is none."""
+    if isinstance(prepare, Chain):
+        return _channel_statistics(prepare.steps[0])
+    return prepare if isinstance(prepare, Normalize) and prepare.mean.shape[2:].numel() == 1 else None
 
 
 def _full_scale(prepare: Any) -> float | None:

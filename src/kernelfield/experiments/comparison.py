@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from .._kinds import PATH, ListOf
 from .metrics import is_better
 from .results import shown
 from .run import Run
+from .run_files import read_json
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -86,7 +88,26 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
         keys = sorted({key for other in recipes for key in (*recipe, *other) if recipe.get(key) != other.get(key)})
         settings = {key: recipe.get(key) for key in keys if key != "training.seed"}
         found.append(ComparedRun(name, result, settings, [run.read_rows("metrics.csv") for run in runs]))
+    _compare_samples([(run.name, runs[0], recipe) for run, runs, recipe in zip(found, parts, recipes, strict=True)])
     return found
+
+
+def _compare_samples(runs: Sequence[tuple[str, Run, dict[str, Any]]]) -> None:
+    """Warn if runs on the same source have other samples, as after a file was added: their scores do not compare."""
+    known: dict[str, tuple[str, Any]] = {}
+    for name, run, recipe in runs:
+        path = run.path("data.json")
+        record = read_json(path).get("samples") if path.exists() else None
+        if record is None:
+            continue
+        source = repr(sorted((key, value) for key, value in recipe.items() if key.startswith("data.")))
+        first, there = known.setdefault(source, (name, record))
+        if record != there:
+            warnings.warn(
+                f"{first} and {name} have other samples of the same data ({there['test']} and {record['test']} for "
+                "testing), so their scores do not compare",
+                stacklevel=3,
+            )
 
 
 def write_comparison_page(path: str | Path, runs: Sequence[ComparedRun], title: str = "Comparison") -> Path:

@@ -10,7 +10,7 @@ from .._arguments import checked
 if TYPE_CHECKING:
     from ..data.base import Data, Split
 
-__all__ = ["data_kind", "repeated_samples", "split_sizes"]
+__all__ = ["data_kind", "pixel_line", "repeated_samples", "split_sizes"]
 
 #: largest number of class names to list
 MOST_NAMES = 12
@@ -44,8 +44,27 @@ def data_kind(data: Data) -> str:
     out = count + (plural if data.out_channels > 1 else "") + (f" ({names})" if by_class else "")
     size = "×".join(map(str, data.size))
     channels = f"{data.in_channels} channel" + ("s" if data.in_channels > 1 else "")
+    if len(data.channels) > 1:
+        listed = ", ".join(data.channels[:MOST_NAMES]) + (", …" if len(data.channels) > MOST_NAMES else "")
+        marks = "; half of them mark observed values" if data.in_channels == 2 * len(data.channels) else ""
+        channels += f" ({listed}{marks})"
     where = f"at points in {data.dim} dimensions" if data.train.coords is not None else f"of size {size}"
     return f"{data.task}, {out}; {channels} {where}"
+
+
+@checked()
+def pixel_line(data: Data) -> str:
+    """Return the range and the divisor of pixels of more than 8 bits as text; "" if there are none.
+
+    >>> from dataclasses import replace
+    >>> from kernelfield.data import load
+    >>> pixel_line(replace(load("digits"), levels=(12, 3871, 4095)))
+    'pixels of more than 8 bits from 12 to 3,871, divided by 4,095 (data.white)'
+    """
+    if not data.levels:
+        return ""
+    least, most, white = data.levels
+    return f"pixels of more than 8 bits from {least:,} to {most:,}, divided by {white:,} (data.white)"
 
 
 @checked()

@@ -24,7 +24,10 @@ if TYPE_CHECKING:
     from ..data.shape import DataShape
     from .recipe import Recipe
 
-__all__ = ["load_source", "recipe_data", "synthetic_data", "take_share"]
+__all__ = ["load_source", "recipe_data", "sampling_rate", "synthetic_data", "take_share"]
+
+#: sampling rates in Hz of sounds whose loaders have no such option
+_RATES = {"fsdd": 8_000, "speech_commands": 16_000}
 
 
 @checked(folder=TEXT | None)
@@ -92,6 +95,21 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
             raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
         data = map_splits(data, lambda split: replace(split, step=step))
     return data if dropped is None else drop_samples(data, dropped, observed=True)
+
+
+def sampling_rate(recipe: Recipe) -> float | None:
+    """Return the sampling rate of a recipe's sounds in Hz; None for other data.
+
+    >>> from dataclasses import replace
+    >>> from .recipe import find_recipe
+    >>> digits = find_recipe("digits")
+    >>> sampling_rate(digits), sampling_rate(replace(digits, data={"name": "wav_folder"}))
+    (None, 16000.0)
+    """
+    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    rate = options.get("rate") or _RATES.get(recipe.data["name"])
+    every = options.get("every") or 1
+    return None if rate is None or options.get("mfcc") else float(rate) / every
 
 
 def take_share(data: Data, share: float, where: str = "data") -> Data:

@@ -16,7 +16,7 @@ from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import from_metadata, metadata, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
-from .datasets import recipe_data
+from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
 from .finish import write_pictures
 from .processes import split_over
@@ -245,7 +245,7 @@ def _export_metadata(recipe: Recipe, data: Data) -> dict[str, Any]:
         "activation": activations.get(recipe.shape.task, "none"),
         "classes": list(data.classes),
         "channels": list(data.channels),
-        "rate": recipe.data.get("rate"),
+        "rate": sampling_rate(recipe),
         "unit": data.unit,
         "normalisation": metadata(data),
         "target_scale": _target_scale(recipe, data),

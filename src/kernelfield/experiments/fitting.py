@@ -17,7 +17,7 @@ from ..data.labelled import CUSTOM_LOADERS
 from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
-from .data_summary import data_kind, repeated_samples, split_sizes
+from .data_summary import data_kind, pixel_line, repeated_samples, split_sizes
 from .datasets import recipe_data
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import check_same_data, complete_run
@@ -29,7 +29,7 @@ from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task, network_arguments
 from .run_files import FolderLock, write_json
 from .side_by_side import Stepwise, side_by_side
-from .start_from import find_start, freeze_body, load_weights, size_lines
+from .start_from import check_times, find_start, freeze_body, load_weights, size_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -167,8 +167,9 @@ def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> li
     settings = recipe.training
     if settings.start_from and latest_checkpoint(run.checkpoints) is None:
         start = find_start(settings.start_from, run)
+        others = check_times(start, data, unit_given=recipe.data.get("unit") is not None)
         lines += load_weights(network, start, classes=data.classes, freeze=settings.freeze)
-        lines += size_lines(start, network_arguments(recipe, data).get("size"))
+        lines += [*size_lines(start, network_arguments(recipe, data).get("size")), *others]
     if settings.freeze:
         freeze_body(network)
     return lines
@@ -203,7 +204,7 @@ def _begin(
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
-    for line in lines:
+    for line in [pixel_line(data), *lines] if data.levels else lines:
         run.log(line)
         if on_message is not None:
             on_message(line)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import warnings
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,10 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
+from ..data.io.arrays import without_mask
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
+from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
@@ -113,7 +116,7 @@ class TrainedRun:
             mask: (n, ...) whether a position was observed.
             step: sampling step in training steps; by default that of the run's data.
         """
-        given = {"inputs": inputs, "coords": coords, "mask": mask}
+        given = {"inputs": without_mask(inputs), "coords": coords, "mask": mask}
         held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
@@ -153,7 +156,9 @@ class TrainedRun:
         queries = self._queries(at)
         asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
         if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(Batch(torch.as_tensor(source), step=chosen), self.recipe, data, "inputs")
+            batch = check_samples(
+                Batch(torch.as_tensor(without_mask(source)), step=chosen), self.recipe, data, "inputs"
+            )
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
@@ -191,12 +196,17 @@ class TrainedRun:
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
+        if uses_batch_statistics(self.network):
+            warnings.warn(BATCH_STATISTICS, stacklevel=4)
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
         scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
+            if data is not None:
+                self._compare_size(batch, places[0][0])
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
+                self._compare_padding(ready)
                 outputs = task(ready)
             if not bool(torch.isfinite(outputs).all()):
                 file, sample = places[int((~torch.isfinite(outputs.flatten(1))).any(dim=1).int().argmax())]
@@ -204,6 +214,27 @@ class TrainedRun:
                 raise NonFiniteOutputs(f"the outputs of the network are not finite for {where}")
             rows = self._describe(outputs, ready.scale or scale)
             yield from ((file, i, row) for (file, i), row in zip(places, rows, strict=True))
+
+    def _compare_padding(self, batch: Batch) -> None:
+        """Warn if positions that a mask hides count in a norm over all positions."""
+        over_all = any(isinstance(m, torch.nn.GroupNorm) for m in self.network.modules())
+        if over_all and batch.mask is not None and not bool(batch.mask.all()):
+            warnings.warn(
+                "the network normalises over all positions (norm='layer'), masked ones too, so a prediction depends on "
+                "how far its series is padded",
+                stacklevel=5,
+            )
+
+    def _compare_size(self, batch: Batch, file: str) -> None:
+        """Warn of images and volumes of another size than in training, at the same step: their content is larger."""
+        found, wanted = batch.inputs.shape[2:], self.data.test.inputs.shape[2:]
+        if len(found) > 1 and found != wanted and batch.coords is None and batch.step == self.step:
+            sizes = ["×".join(map(str, size)) for size in (found, wanted)]
+            warnings.warn(
+                f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
+                "without a step, pixels count as equally far apart. Resize them, or give their step",
+                stacklevel=4,
+            )
 
     def raw_scale(self) -> TargetScale | None:
         """Return the scale of the targets for prepared samples, whose predictions too are in the original unit."""

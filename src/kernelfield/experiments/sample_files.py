@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ import torch
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
-from ..data.preprocessing import in_stored_range, prepare_samples
+from ..data.preprocessing import compare_values, in_stored_range, prepare_samples
+from ..data.sets.arrays import check_mask
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
+from .datasets import sampling_rate
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,9 +117,34 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         raise ValueError(
             f"{where} must hold samples of shape ({', '.join(map(str, wanted))}), got {tuple(inputs.shape[1:])}"
         )
-    if tokens or data is None:
+    if recipe.shape.vocabulary is not None:
+        return replace(batch, inputs=_token_ids(inputs, recipe.shape.vocabulary, where))
+    if data is None:
         return batch
-    return replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
+    if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
+        rate = sampling_rate(recipe)
+        warnings.warn(
+            f"{where} has {inputs.shape[-1]} samples per sound, and those of the run {wanted[-1]}; arrays must have "
+            f"its rate, {rate:g} Hz",
+            stacklevel=3,
+        )
+    batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
+    compare_values(batch, data, where)
+    seen = batch.inputs.isfinite().flatten(1).any(dim=1)
+    if batch.inputs.shape[1] and not bool(seen.all()):
+        raise ValueError(
+            f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
+        )
+    return batch
+
+
+def _token_ids(inputs: Tensor, vocabulary: int, where: str) -> Tensor:
+    """Return token ids as integers; raise a ValueError unless they are whole numbers below ``vocabulary``."""
+    wrong = (inputs < 0) | (inputs >= vocabulary) | (inputs != inputs.round() if inputs.is_floating_point() else False)
+    if bool(wrong.any()) or inputs.dtype == torch.bool:
+        found = inputs[wrong][0].item() if bool(wrong.any()) else "bool"
+        raise ValueError(f"{where} must hold token ids from 0 to {vocabulary - 1}, got {found}")
+    return inputs.long()
 
 
 def _read(
@@ -133,16 +161,18 @@ def _read(
     if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
+        if data is None:
+            raise ValueError(f"raw must be False for images, whose bytes are not normalised, got {path.name}")
         if len(wanted) != 3:
             raise ValueError(f"file must hold a sequence for this network, got the image {path.name}")
-        image = folders.read_image(path, (wanted[1], wanted[2]))
+        image = folders.read_image(path, (wanted[1], wanted[2]), data.levels)
         array = folders.grayed(image) if wanted[0] == 1 else image
         return Batch(torch.from_numpy(np.moveaxis(array, -1, 0).copy()).unsqueeze(0))
     if suffix in sound.ENDINGS:
         if recipe.data["name"] != "wav_folder" or data is None:
             raise ValueError(f"file must not be a sound unless the run is on a folder of sounds, got {path.name}")
         options = {key: value for key, value in recipe.data.items() if key == "rate"}
-        return Batch(sound.read_clips([path], length=wanted[1], **options))
+        return Batch(sound.read_clips([path], length=wanted[1], announce=True, **options))
     raise ValueError(f"file must end in one of {', '.join(ENDINGS)} and fit the data of the run, got {path.name}")
 
 
@@ -162,6 +192,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
     arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
+    if "mask" in arrays and not plain:
+        check_mask(arrays["mask"], path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
     if plain:
         return Batch(_samples(held["inputs"], wanted))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
 from .recipe import Recipe, recipe_from
 from .run import Run, network_arguments
@@ -19,8 +20,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..data.base import Data
+
 __all__ = [
     "Start",
+    "check_times",
     "classifier_names",
     "find_start",
     "freeze_body",
@@ -36,7 +40,9 @@ LEAST_COPIED = 0.1
 #: largest number of weights to list by name; the rest is only counted
 MOST_LINES = 8
 #: options of a loader that determine the network's input; they are kept together with its weights
-_FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points")
+_FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points", "white")
+#: largest relative difference of two units of time that count as equal
+_UNIT_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,14 @@ class Start:
         """Return the names of its classes; an empty tuple if there are none, or if the run does not store them."""
         if self.run is None:
             return tuple(describe_weight(self.name)["classes"])
+        return tuple(self.preparation().get("classes", ()))
+
+    def preparation(self) -> dict[str, Any]:
+        """Return the metadata of its training data; an empty dictionary if they are not stored."""
+        if self.run is None:
+            return describe_weight(self.name).get("preprocessing") or {}
         path = self.run.path("data.json")
-        return tuple(read_json(path).get("classes", ())) if path.exists() else ()
+        return read_json(path) if path.exists() else {}
 
 
 def is_weight(name: str | Path) -> bool:
@@ -209,8 +221,45 @@ def model_of(name: str | Path) -> dict[str, Any]:
 def source_of(name: str | Path) -> dict[str, Any]:
     """Return the options of a loader that determine the network's input, and the loader's ``name``.
 
+    What the loader found in the training data, such as the unit of time, counts as given.
+
     Args:
         name: name of a run or a weight.
     """
-    data = find_start(name).recipe().data
-    return {key: v for key, v in data.items() if key == "name" or key in _FEATURES}
+    start = find_start(name)
+    data, there = start.recipe().data, start.preparation()
+    found: dict[str, Any] = {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
+    if there.get("unit") is not None and there.get("stored"):
+        found["observed"] = there["in_channels"] > there["stored"]["inputs"]["shape"][0]
+    takes = describe(data["name"]).options
+    given = {key: v for key, v in found.items() if v is not None and key in takes}
+    return {**given, **{key: v for key, v in data.items() if key == "name" or (key in _FEATURES and v is not None)}}
+
+
+def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:
+    """Return lines about another unit of time or other channels; raise a ValueError for a unit that nobody chose.
+
+    Kernels are functions of time in units of the training step, so another unit stretches them.
+
+    Args:
+        start: the run or the pretrained weight.
+        data: data of the training that starts.
+        unit_given: whether the recipe gives the unit of ``data``.
+    """
+    there = start.preparation()
+    unit, dates, lines = there.get("unit"), there.get("dates"), []
+    if unit is not None and data.unit is not None:
+        if None not in (dates, data.dates) and dates != data.dates:
+            kinds = ("dates", "numbers") if dates else ("numbers", "dates")
+            raise ValueError(f"data must have times that are {kinds[0]}, like those of {start.name}, got {kinds[1]}")
+        if abs(data.unit - unit) > _UNIT_ROUNDING * unit:
+            if not unit_given:
+                raise ValueError(
+                    f"data.unit must be {unit:g}, the time of one training step in start_from {start.name}, got "
+                    f"{data.unit:g}, the median gap of these data"
+                )
+            lines.append(f"  unit: {data.unit:g} here, {unit:g} in {start.name}; times must be in another unit too")
+    channels = tuple(there.get("channels", ()))
+    if channels and data.channels and channels != data.channels:
+        lines.append(f"  channels: {', '.join(data.channels)} here, {', '.join(channels)} in {start.name}")
+    return lines

@@ -15,11 +15,12 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..data.io.arrays import read_array
-from ..data.io.files import number
+from ..data.io.cells import number
 from ..data.preprocessing import in_stored_range
-from ..data.sets.series.step_table import are_words, channel_order
+from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream
 from ..streaming.causality import check_causal
+from .datasets import sampling_rate
 from .predict import TrainedRun
 from .settings import SELECT
 
@@ -100,7 +101,10 @@ def _blocks(
         array = array.float() if data is None else in_stored_range(array, data, f"file {path.name}")
         yield from array.split(every, dim=-1)
     elif path.suffix.lower() in sound.ENDINGS:
-        samples = sound.read_sound(path, recipe.data.get("rate"))
+        rate = sampling_rate(recipe)
+        if rate is None:
+            raise ValueError(f"file must not be a sound unless the run is on sounds, got {path.name}")
+        samples = sound.read_sound(path, round(rate))
         samples = samples if data is None else in_stored_range(samples.clamp(-1, 1), data, f"file {path.name}")
         yield from samples.view(1, 1, -1).split(every, dim=-1)
     else:
@@ -131,6 +135,8 @@ def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str
         if i == 1 and are_words(cells):
             order = channel_order(cells, channels, where)
             continue
+        if i == 1:
+            compare_unnamed(channels, where)
         row = [number(cell, Path(where), i, "a value", column=j) for j, cell in enumerate(cells, 1)]
         if rows and len(row) != len(rows[0]):
             raise ValueError(f"file must have the same number of values in each line, got {len(row)} in line {i}")

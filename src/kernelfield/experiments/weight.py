@@ -19,7 +19,7 @@ from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, write_weight
 from ..models.pretrained.weight_file import SUFFIX
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
-from .datasets import recipe_data
+from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
 from .recipe import Recipe, find_recipe, recipe_from, with_settings
 from .run import Run, make_network, make_task, network_arguments
@@ -164,7 +164,7 @@ def make_weight(
         "recipe": _portable(recipe).to_dict(),
         "preprocessing": metadata(data),
         "layout": _layout(recipe, data),
-        "rate": _rate(recipe),
+        "rate": sampling_rate(recipe),
         "score": score,
         "training": {
             "seed": recipe.training.seed,
@@ -198,14 +198,6 @@ def _layout(recipe: Recipe, data: Data) -> dict[str, Any] | None:
     if data.dim != 1 or side * side != data.size[0]:
         return None
     return {"image": [side, side], "permute": permute}
-
-
-def _rate(recipe: Recipe) -> float | None:
-    """Return the sampling rate of a recipe's sounds in Hz; None for other data."""
-    options = {**describe(recipe.data["name"]).options, **recipe.data}
-    rate = options.get("rate") or {"fsdd": 8_000, "speech_commands": 16_000}.get(recipe.data["name"])
-    every = options.get("every") or 1
-    return None if rate is None or options.get("mfcc") else float(rate) / every
 
 
 @checked(samples=Int(1) | None)

@@ -59,8 +59,12 @@ class Group:
 
     @property
     def kind(self) -> str:
-        """A name for the meaning of an element's coordinates. Groups of one kind share their elements."""
-        return type(self).__name__
+        """A name for the meaning of an element's coordinates. Groups of one kind share their elements.
+
+        By default it contains all attributes of the group, since any of them may change the meaning.
+        """
+        parts = [f"{name}={_described(value)}" for name, value in sorted(vars(self).items())]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     # Methods that a subclass defines.
 
@@ -320,6 +324,13 @@ class Group:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _described(value: Any) -> str:
+    """Return an attribute of a group as text; arrays in full, which their own texts abridge."""
+    if isinstance(value, Group):
+        return value.kind
+    return repr(value.tolist() if hasattr(value, "tolist") else value)
 
 
 def wrap(angle: Tensor, margin: float = 0.0) -> Tensor:

@@ -28,3 +28,7 @@ class O2(RotationsAndMirror):
     @checked(chart=Choice("algebra", "circle"))
     def __init__(self, chart: str = "algebra") -> None:
         super().__init__(SO2(chart))
+
+    @property
+    def kind(self) -> str:
+        return type(self).__name__  # the chart does not change the elements

@@ -65,6 +65,10 @@ class SO2(Group):
     def spread(self, n: int, at: Tensor) -> Tensor:
         return math.pi * strata(n, at)[:, None]
 
+    @property
+    def kind(self) -> str:
+        return type(self).__name__  # the chart does not change the elements
+
     def __repr__(self) -> str:
         return "SO2()" if self.chart_kind == "algebra" else f"SO2(chart={self.chart_kind!r})"
 

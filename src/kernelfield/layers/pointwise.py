@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .continuous.active_slice import ActiveSlice
 
 __all__ = [
+    "BATCH_STATISTICS",
     "NORMS",
     "NORMS_THAT_LOOK_AHEAD",
     "BatchNorm",
@@ -30,12 +31,18 @@ __all__ = [
     "make_norm",
     "normalise",
     "normalise_with_identity",
+    "uses_batch_statistics",
 ]
 
 NORMS = ("batch", "batch-statistics", "channel", "cumulative", "layer", "none")
 #: norms whose output at one position depends on all positions of the input, in evaluation too
 NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
 
+#: warning for networks of which :func:`uses_batch_statistics` is true
+BATCH_STATISTICS = (
+    "the network normalises by the statistics of the batch (norm='batch-statistics'), so a prediction depends on the "
+    "other samples of its batch"
+)
 
 _SIGNAL = TensorOf("float", "batch, channels, …", empty=False)
 
@@ -277,6 +284,18 @@ def make_norm(name: str, channels: int) -> nn.Module:
     if name in ("channel", "cumulative"):
         return ChannelNorm(channels) if name == "channel" else CumulativeNorm(channels)
     return nn.GroupNorm(1, channels, eps=1e-12) if name == "layer" else nn.Identity()
+
+
+def uses_batch_statistics(network: nn.Module) -> bool:
+    """Return whether a network normalises by the statistics of the batch in evaluation too.
+
+    Its prediction for a sample then depends on the other samples of the batch.
+
+    >>> uses_batch_statistics(make_norm("batch-statistics", 3)), uses_batch_statistics(make_norm("batch", 3))
+    (True, False)
+    """
+    kind = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
+    return any(isinstance(m, kind) and m.running_mean is None for m in network.modules())
 
 
 @checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)

@@ -57,7 +57,7 @@ class ImageField(Classifier):
 
 
 # The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps. The publication gives neither scales
-# nor widths. Those below were the best of several after 2,000 steps on photographs 1 and 7.
+# nor widths. Those below were the best of several after 2,000 steps on photographs 1, 4, 5 and 7.
 def _filters(kind: Callable[..., Field], input_scale: float, hidden: int = 23, **options: Any) -> Callable[..., Field]:
     """Return a filter network with ten linear maps; chapter 5's input scale s is 2π·ω₀·√(L + 1)."""
     omega_0 = input_scale / (2 * torch.pi * 11**0.5)
@@ -65,7 +65,7 @@ def _filters(kind: Callable[..., Field], input_scale: float, hidden: int = 23, *
 
 
 _FIELDS = {
-    "magnet": _filters(MAGNet, 1024, alpha=2.0),
+    "magnet": _filters(MAGNet, 1024, alpha=1.5),
     "magnet_equal": _filters(MAGNet, 512, alpha=3.0, envelopes="equal"),
     "gabor": _filters(GaborFilter, 512),
     "gabor_varied": _filters(GaborFilter, 256, alpha=3.0, envelopes="varied"),

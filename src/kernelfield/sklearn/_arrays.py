@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from ..data.io.arrays import check_channels_first, check_precision, without_mask
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,11 +68,12 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
 
     if scipy.sparse.issparse(X):
         raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
-    array = _padded(X) if is_ragged(X) else np.asarray(X)
+    array = _padded(X) if is_ragged(X) else np.asarray(without_mask(X))
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported")
     try:
-        array = array.astype(np.float32)
+        array = array.astype(np.float64 if array.dtype.kind not in "biuf" else array.dtype)
+        exact, array = array, array.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise type(error)(f"X must hold numbers; argument must be a string or a number: {error}") from error
     if array.ndim < 2:
@@ -85,11 +88,19 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
     if np.isinf(array).any():
         raise ValueError("X must be finite or NaN: Input X contains infinity")
     is_table = array.ndim == 2
+    if not is_table and not is_ragged(X):
+        check_channels_first(array.shape, "X")
+    check_precision(exact[:, None] if is_table else exact, "X")
     array = array[:, None] if is_table else array
     values = torch.from_numpy(np.ascontiguousarray(array))
     missing = values.isnan()
     if not bool(missing.any()):
         return values, None, is_table
+    empty = missing.flatten(1).all(dim=1)
+    if bool(empty.any()):
+        raise ValueError(
+            f"X must hold at least one value in each sample, got none in sample {int(empty.int().argmax())}"
+        )
     # A position is observed if any of its channels is; its missing channels become the mean.
     return values, ~missing.all(dim=1), is_table
 
@@ -109,11 +120,11 @@ def is_ragged(X: Any) -> bool:
 
 
 def _padded(series: Sequence[Any]) -> np.ndarray:
-    rows = [np.atleast_2d(np.asarray(s, dtype=np.float32)) for s in series]
+    rows = [np.atleast_2d(np.asarray(s, dtype=np.float64)) for s in series]
     channels = {row.shape[0] for row in rows}
     if len(channels) > 1:
         raise ValueError(f"X must hold series with the same number of channels, got {sorted(channels)}")
-    padded = np.full((len(rows), channels.pop(), max(row.shape[1] for row in rows)), np.nan, dtype=np.float32)
+    padded = np.full((len(rows), channels.pop(), max(row.shape[1] for row in rows)), np.nan)
     for target, row in zip(padded, rows, strict=True):
         target[:, : row.shape[1]] = row
     return padded

@@ -116,9 +116,13 @@ class Estimator(BaseEstimator):
         points = irregular(X)
         gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
         gaps = gaps[gaps > 0]
-        # One training step is the median gap between two points.
-        self._unit_ = float(gaps.median()) if len(gaps) else 1.0
+        # One training step is that of the weights to start from, or the median gap between two points.
+        self._unit_ = self._start_unit() or (float(gaps.median()) if len(gaps) else 1.0)
         return points.values, points.mask
+
+    def _start_unit(self) -> float | None:
+        """Return the time of one training step of the weights to start from; None if there are none with times."""
+        return None
 
     def _check_columns(self, X: Any, *, reset: bool) -> None:
         """Keep the names of a data frame's columns as ``feature_names_in_``, or compare them with those of ``fit``."""
@@ -152,7 +156,12 @@ class Estimator(BaseEstimator):
         shape = (1, -1, *(1,) * (inputs.dim() - 2))
         self._mean_ = (inputs * seen).sum(dim=axes).div(count).view(shape)
         deviation = ((inputs - self._mean_) * seen).square().sum(dim=axes).div(count).sqrt().view(shape)
-        self._deviation_ = torch.where(deviation > 1e-8, deviation, torch.ones_like(deviation))
+        if bool((deviation <= 1e-8).any()):  # in float64: the squares of small values are zero in float32
+            exact = ((inputs - self._mean_) * seen).double().square().sum(dim=axes).div(count).sqrt().view(shape)
+            deviation = torch.where(deviation <= 1e-8, exact.to(deviation), deviation)
+        # Small values vary too, such as magnetic fields in tesla; a constant varies by rounding only.
+        varies = (deviation > 1e-8) | (deviation > self._mean_.abs() * 1e-6)
+        self._deviation_ = torch.where(varies, deviation, torch.ones_like(deviation))
 
     def _split(self, X: Any, target: Tensor, at: Tensor | None = None) -> Split:
         """Return normalised samples and their targets."""

@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
+from ..data.io.arrays import check_precision
+
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from torch import Tensor
 
@@ -93,6 +95,7 @@ def irregular(
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
+    check_precision(np.concatenate([values for _, values in pairs], axis=1)[None], name)
     longest = max(len(times) for times, _ in pairs)
     found = np.full((len(pairs), widths.pop(), longest), np.nan, dtype=np.float32)
     clock, mask = np.zeros((len(pairs), longest)), np.zeros((len(pairs), longest), dtype=bool)
@@ -109,12 +112,20 @@ def _clock(times: Any) -> tuple[np.ndarray, bool]:
     """Return times in float64, and whether they are dates; dates become seconds since 1970, durations seconds."""
     array = np.asarray(times)
     if array.dtype.kind == "O" and array.size and all(isinstance(t, date) for t in array.flat):
+        _check_zones(array.flat)
         return np.array([_seconds(t) for t in array.flat]).reshape(array.shape), True
     if array.dtype.kind in "Mm":
         # NumPy converts dates to floats in their own unit, days or nanoseconds.
         origin = np.zeros((), f"{array.dtype.kind}8[s]")
         return (array - origin) / np.timedelta64(1, "s"), array.dtype.kind == "M"
     return array.astype(np.float64), False
+
+
+def _check_zones(times: Iterable[Any]) -> None:
+    """Raise a ValueError if only some dates have a time zone: the others would count as UTC."""
+    zones = {getattr(t, "tzinfo", None) is not None for t in times}
+    if len(zones) > 1:
+        raise ValueError("times of a series must all have a time zone, or none of them, got both")
 
 
 def _seconds(day: date) -> float:
@@ -154,6 +165,8 @@ def _merged(series: dict[Any, Any], names: Sequence[Any], name: str, dates: bool
     each = {c: _checked(pair[0], pair[1], f"{name}[{c!r}]", dates) for c, pair in series.items()}
     if not each:
         raise ValueError(f"{name} must not be empty, got a series without channels")
+    if dates:
+        _check_zones(np.ravel(np.asarray(pair[0]))[0] for pair in series.values())
     times = np.unique(np.concatenate([clock for clock, _ in each.values()]))
     values = np.full((len(names), len(times)), np.nan)
     for c, (clock, array) in each.items():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 import math
+import warnings
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
 from ..experiments.start_from import find_start
 from ..experiments.task import Task
+from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models import create_model
 from ..models.registry import configuration
 from ._arguments import NetworkArguments
@@ -65,6 +67,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
         else:
             held_out = self._cross_fit(split, out, seed, count)
         self.network_ = self.networks_[0]
+        if uses_batch_statistics(self.network_):
+            warnings.warn(BATCH_STATISTICS, stacklevel=5)
         kernels = self._kernels(split)
         if kernels:
             torch.manual_seed(seed)
@@ -160,6 +164,15 @@ class TrainedNetwork(NetworkArguments, Estimator):
         named = {"field": self.field, "channels": plain(self.channels), "blocks": plain(self.blocks)}
         chosen = {name: value for name, value in named.items() if value is not None}
         return {**self._MODEL_OPTIONS, **chosen} if self.model is None else chosen
+
+    def _start_unit(self) -> float | None:
+        if self.start_from is None:
+            return None
+        there = find_start(self.start_from).preparation()
+        if there.get("unit") is not None and there.get("dates") not in (None, self._dates_):
+            kinds = ("dates", "numbers") if there["dates"] else ("numbers", "dates")
+            raise ValueError(f"X must have times that are {kinds[0]}, like {self.start_from!r}, got {kinds[1]}")
+        return there.get("unit")
 
     def _trained(self, split: Split, out: int) -> nn.Module:
         """Return the network of a run or a pretrained weight, with a new classifier."""

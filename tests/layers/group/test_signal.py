@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from kernelfield.fields import SIREN
-from kernelfield.groups import SO2, Cyclic, Dihedral
+from kernelfield.groups import SO2, Cyclic, Dihedral, Group, Scale
 from kernelfield.layers.group import (
     GroupBatchNorm,
     GroupConv,
@@ -20,6 +22,7 @@ from kernelfield.layers.group import (
     PartialGroupConv,
     SpatialPool,
 )
+from kernelfield.layers.group.signal import as_signal
 
 
 def signal(group=None, **options):
@@ -79,6 +82,52 @@ def test_signals_on_different_elements_give_nan_where_the_host_cannot_compare(co
     assert compiled(a, b).values.isnan().all()
     same = GroupSignal(b.values, a.elements.clone(), group=SO2())
     assert compiled(a, same).values.equal(combine(a, same).values)
+
+
+class Shear(Group):
+    """Shears of the plane by -1, 0 or 1 times ``slope``, a group of a user's own."""
+
+    dim, order = 2, 3
+
+    def __init__(self, slope):
+        self.slope = slope
+
+    def elements(self, dtype=None, device=None):
+        return torch.tensor([[0.0], [1.0], [-1.0]], dtype=dtype, device=device)
+
+    def matrix(self, a):
+        one = torch.ones_like(a[..., 0])
+        rows = [torch.stack([one, a[..., 0] * self.slope], -1), torch.stack([0 * one, one], -1)]
+        return torch.stack(rows, -2)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [(Shear(1.0), Shear(2.0)), (Scale(3, base=2.0), Scale(3, base=3.0)), (SO2(), Scale(5, continuous=True, dim=2))],
+    ids=str,
+)
+def test_groups_of_one_class_with_other_parameters_are_not_the_same(a, b):
+    x, y = (
+        GroupSignal(torch.randn(1, 3, 3, *(6,) * g.dim), g.sample(3) if g.order is None else None, group=g)
+        for g in (a, b)
+    )
+    same = GroupSignal(y.values, None if a.order else x.elements, group=copy.deepcopy(a))
+    compiled = torch.compile(torch.add, fullgraph=True, backend="eager")
+    assert torch.isfinite(compiled(x, same).values).all()
+    if type(a) is type(b):
+        assert compiled(x, y).values.isnan().all()
+    for combine in (torch.add, lambda s, t: torch.cat([s, t], dim=1)):
+        with pytest.raises(ValueError, match="signals must be on one group"):
+            combine(x, y)
+    with pytest.raises(ValueError, match="x must be a signal on"):
+        as_signal(x, b, 3)
+    assert as_signal(x, copy.deepcopy(a), 3) is x
+
+
+def test_attributes_that_are_arrays_are_part_of_the_kind():
+    one, other = (Shear(torch.arange(2000.0) + k) for k in (0, 1e-3))
+    assert one.kind == Shear(one.slope.clone()).kind != other.kind
+    assert SO2("circle").kind == SO2().kind
 
 
 def test_sums_carry_the_gates_of_all_their_terms():

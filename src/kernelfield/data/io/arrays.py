@@ -10,14 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..._checks import check_choice
-from .files import FLOAT32_MAX, NONFINITE, check_size, decoding, open_file
+from .cells import FLOAT32_MAX, NONFINITE
+from .files import check_size, decoding, open_file
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["check_precision", "finite_array", "read_array", "read_arrays"]
+__all__ = ["check_channels_first", "check_precision", "finite_array", "read_array", "read_arrays", "without_mask"]
 
+#: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
+MOST_LAST, LEAST_FIRST = 4, 8
 #: largest error of float32, as a share of the standard deviation of a channel
 PRECISION = 1e-2
 
@@ -84,6 +87,40 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
     )
 
 
+def without_mask(array: Any) -> Any:
+    """Return a masked array of NumPy as floats that are NaN where it is masked; anything else as it is.
+
+    >>> without_mask(np.ma.masked_greater(np.array([1, 2, 9]), 5)).tolist()
+    [1.0, 2.0, nan]
+    """
+    if not isinstance(array, np.ma.MaskedArray):
+        return array
+    if not np.ma.is_masked(array):
+        return np.asarray(array)
+    kind = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
+    return np.ma.filled(array.astype(kind), np.nan)
+
+
+def check_channels_first(shape: Sequence[int], where: str) -> None:
+    """Raise a ValueError if the channels of samples (n, channels, …) seem to be on the last axis.
+
+    Args:
+        shape: shape of the samples.
+        where: description of the samples, for errors.
+
+    >>> check_channels_first((20, 3, 28, 28), "X")
+    >>> check_channels_first((20, 28, 28, 3), "X")
+    Traceback (most recent call last):
+    ValueError: X must have shape (n, channels, …), found (20, 28, 28, 3), whose channels seem to be last;
+    np.moveaxis(x, -1, 1) moves them
+    """
+    if len(shape) > 2 and shape[-1] <= MOST_LAST and min(shape[1:-1]) >= LEAST_FIRST:
+        raise ValueError(
+            f"{where} must have shape (n, channels, …), found {tuple(shape)}, whose channels seem to be last; "
+            "np.moveaxis(x, -1, 1) moves them"
+        )
+
+
 def check_precision(array: np.ndarray, where: str) -> None:
     """Raise a ValueError if float32 rounds away how the values of a channel differ, as it does with times in seconds.
 
@@ -101,7 +138,7 @@ def check_precision(array: np.ndarray, where: str) -> None:
     for channel in range(array.shape[1]):
         values = array[:, channel]
         values = values[np.isfinite(values)].astype(np.float64)
-        if not len(values):
+        if not len(values) or values.min() == values.max():  # the deviation of a constant may be above zero
             continue
         mean, deviation = values.mean(), values.std()
         lost = np.sqrt(np.square(values - values.astype(np.float32)).mean())

@@ -11,27 +11,21 @@ import csv
 import gzip
 import importlib
 import io
-import math
 import os
 import re
 import shutil
 import stat
 import tarfile
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from ..._checks import check_choice
 from ..._files import atomic_write
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
 __all__ = [
-    "FLOAT32_MAX",
     "MAX_BYTES",
-    "MISSING",
-    "NONFINITE",
     "VARIABLE",
     "check_size",
     "decoding",
@@ -39,17 +33,14 @@ __all__ = [
     "find",
     "find_visible",
     "folder",
-    "is_date",
     "is_hidden",
     "max_bytes",
     "max_recipe_bytes",
     "max_recipe_depth",
-    "number",
     "open_file",
     "read_bytes",
     "read_lines",
     "read_table",
-    "time_of",
     "untar",
 ]
 
@@ -63,16 +54,6 @@ RECIPE_BYTES, RECIPE_DEPTH = ("KERNELFIELD_MAX_RECIPE_BYTES", 2**20), ("KERNELFI
 DEEPEST = 200
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
-#: texts of a missing value, in lower case
-MISSING = ("", "?", "nan", "na", "null", "none")
-#: how to treat a number that is infinite or too large for float32: raise an error, or count it as missing
-NONFINITE = ("refuse", "missing")
-#: largest number that float32 can hold
-FLOAT32_MAX = 3.4028234663852886e38
-#: digits that may be a date of these two centuries, perhaps with hours, minutes and seconds
-_COMPACT_DATE = re.compile(
-    r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(([01][0-9]|2[0-3])[0-5][0-9]([0-5][0-9])?)?"
-)
 _CHUNK = 2**20
 
 
@@ -205,82 +186,6 @@ def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
         return list(rows)
     except csv.Error as error:
         raise ValueError(f"{path}, line {rows.line_num}: expected cells of a table: {error}") from error
-
-
-def number(
-    text: str, path: Path, line: int, what: str, *, column: int | str | None = None, nonfinite: str = "refuse"
-) -> float:
-    """Return ``text`` as a number; NaN for the usual texts of a missing value.
-
-    Args:
-        text: text of the cell.
-        path: file, for errors.
-        line: line of the cell, from 1.
-        what: description of the number, for errors.
-        column: name of the cell's column, or its number from 1.
-        nonfinite: "refuse" raises an error for a number that is infinite or too large for float32; "missing" returns
-            NaN.
-
-    >>> number("1e39", Path("a.csv"), 3, "a value", column="x")
-    Traceback (most recent call last):
-    ValueError: a.csv, line 3, column x: expected a finite number of at most 3.4e38 for a value, found '1e39'; with
-    nonfinite='missing' it counts as missing
-    """
-    text = text.strip()
-    if text.lower() in MISSING:
-        return math.nan
-    place = f"{path}, line {line}" + ("" if column is None else f", column {column}")
-    value = _as_float(text)
-    if value is None:
-        raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}")
-    if abs(value) <= FLOAT32_MAX:
-        return value
-    if check_choice("nonfinite", nonfinite, NONFINITE) == "missing" or math.isnan(value):
-        return math.nan
-    raise ValueError(
-        f"{place}: expected a finite number of at most 3.4e38 for {what}, found {text[:40]!r}; with "
-        "nonfinite='missing' it counts as missing"
-    )
-
-
-def _as_float(text: str) -> float | None:
-    """Return ``text`` as a number; None if it is not one. Python's own notation 1_000 is not accepted."""
-    try:
-        return None if "_" in text else float(text)
-    except ValueError:
-        return None
-
-
-def is_date(text: str) -> bool:
-    """Return whether the text of a time is a date, and not a number.
-
-    >>> is_date("2007-01-31"), is_date("20.5")
-    (True, False)
-    """
-    return text.strip().lower() not in MISSING and _as_float(text.strip()) is None
-
-
-def time_of(text: str, path: Path, line: int) -> float:
-    """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00.
-
-    A date without a time zone is in UTC. Digits that may be either, such as 20070131, are refused.
-    """
-    cell = text.strip()
-    if _COMPACT_DATE.fullmatch(cell):
-        raise ValueError(
-            f"{path}, line {line}: expected a time that is a number or a date, found {cell!r}, which may be either; "
-            f"write dates as {cell[:4]}-{cell[4:6]}-{cell[6:8]} and numbers as {cell}.0"
-        )
-    if is_date(cell):
-        try:
-            date = datetime.fromisoformat(cell)
-            return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
-        except (ValueError, OverflowError):
-            pass
-    time = number(cell, path, line, "a time")
-    if math.isnan(time):
-        raise ValueError(f"{path}, line {line}: expected a time, found {cell[:40]!r}")
-    return time
 
 
 def fetch(

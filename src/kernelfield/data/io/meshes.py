@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from ..._checks import check_int
-from .files import FLOAT32_MAX, decoding, read_bytes
+from .cells import FLOAT32_MAX
+from .files import decoding, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

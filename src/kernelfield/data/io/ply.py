@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from .files import FLOAT32_MAX, check_size, decoding, read_bytes
+from .cells import FLOAT32_MAX
+from .files import check_size, decoding, read_bytes
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +12,8 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import check_precision, finite_array, read_arrays
-from ..io.files import NONFINITE
+from ..io.arrays import check_channels_first, check_precision, finite_array, read_arrays
+from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
 from ..transforms.split import class_index, divide, moments
@@ -22,11 +23,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["array_target", "arrays", "read_array_file"]
+__all__ = ["array_target", "arrays", "check_mask", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
-#: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
-MOST_LAST, LEAST_FIRST = 4, 8
 #: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
@@ -78,6 +77,8 @@ def arrays(
     check_precision(inputs, f"{paths[0]}, array inputs,")
     task = _task(given, inputs.shape[2:]) if task == "auto" else task
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
+    if len(classes) == 1:
+        raise ValueError(f"{paths[0]} must hold at least two classes, found only {classes[0]!r}")
     if task in ("regression", "dense-regression"):
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
@@ -104,6 +105,10 @@ def arrays(
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
     """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
     found = read_arrays(path)
+    used = {next((key for key in keys if key in found), "") for keys in NAMES.values()}
+    others = [name for name in found if name not in used]
+    if others:
+        warnings.warn(f"{path}: arrays {', '.join(others[:6])} are not read", stacklevel=3)
     stored = {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
     for name in ("inputs", "target"):
         if name not in stored:
@@ -119,11 +124,8 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
     shape = stored["inputs"].shape
     if len(shape) < 3 or not len(stored["inputs"]):
         raise ValueError(f"{path} must hold inputs of shape (n, channels, …), found {shape}; n and channels may be 1")
-    if "coords" not in stored and shape[-1] <= MOST_LAST and min(shape[1:-1]) >= LEAST_FIRST:
-        raise ValueError(
-            f"{path} must hold inputs of shape (n, channels, …), found {shape}, whose channels seem to be last; "
-            "np.moveaxis(x, -1, 1) moves them"
-        )
+    if "coords" not in stored:
+        check_channels_first(shape, f"{path}, array inputs,")
     if stored["target"].ndim == 2 and stored["target"].shape[1] == 1 and shape[2:] != (1,):
         stored["target"] = stored["target"][:, 0]
     space, points = stored["inputs"].shape[2:], stored.get("coords")
@@ -131,7 +133,32 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
         raise ValueError(f"{path} must hold finite coords of shape (n, {space[0]}, dim), found {points.shape}")
     if "mask" in stored and stored["mask"].shape[1:] != space:
         raise ValueError(f"{path} must hold a mask of shape (n, {space}), found {stored['mask'].shape}")
+    if "mask" in stored:
+        check_mask(stored["mask"], path)
+    _check_seen(stored["inputs"], stored.get("mask"), path)
     return stored
+
+
+def check_mask(mask: np.ndarray, path: Path) -> None:
+    """Raise a ValueError if a mask holds other values than True and False, or 1 and 0."""
+    wrong = ~((mask == 0) | (mask == 1))
+    if wrong.any():
+        raise ValueError(f"{path} must hold a mask of zeros and ones, found {mask[wrong][0]}")
+
+
+def _check_seen(inputs: np.ndarray, mask: np.ndarray | None, path: Path) -> None:
+    """Raise a ValueError for a sample without a value, and warn of a channel without any."""
+    if not inputs.size:  # points may have coordinates but no values
+        return
+    seen = ~np.isnan(inputs) if inputs.dtype.kind == "f" else np.ones(inputs.shape, dtype=bool)
+    if mask is not None:
+        seen &= mask.astype(bool)[:, None]
+    empty = ~seen.any(axis=tuple(range(1, seen.ndim)))
+    if empty.any():
+        raise ValueError(f"{path} must hold at least one value in each sample, found none in sample {empty.argmax()}")
+    unseen = ~seen.any(axis=(0, *range(2, seen.ndim)))
+    if unseen.any():
+        warnings.warn(f"{path}: channel {unseen.argmax()} of inputs holds no value", stacklevel=3)
 
 
 def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
@@ -204,10 +231,11 @@ def array_target(
 
 def _class_name(value: Any, task: str, path: Path) -> str:
     """Return the name of a class: a text, or a whole number of any type."""
-    if isinstance(value, bytes):
-        return value.decode("utf-8", errors="replace")
-    if isinstance(value, str):
-        return str(value)
+    if isinstance(value, (bytes, str)):
+        name = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+        if name.strip().lower() in ("", "?", "nan"):
+            raise ValueError(f"{path} must hold a label for each sample in target, found {name!r}, a missing value")
+        return name.strip()
     if not np.isfinite(value) or int(value) != value:
         raise ValueError(f"{path} must hold whole numbers or names in target for {task}, found {value}")
     return str(int(value))

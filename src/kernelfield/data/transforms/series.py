@@ -15,7 +15,8 @@ from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
 from ..io.arrays import check_precision
-from ..io.files import FLOAT32_MAX, check_size
+from ..io.cells import FLOAT32_MAX
+from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .split import class_index, divide, moments, pad
 
@@ -43,6 +44,7 @@ class Series:
         at: (queries,) query times; None if it has a label instead.
         query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
         dates: whether its times are dates.
+        zoned: whether these dates have a time zone; others are in UTC.
     """
 
     values: np.ndarray
@@ -53,6 +55,7 @@ class Series:
     at: np.ndarray | None = None
     query_values: np.ndarray | None = None
     dates: bool = False
+    zoned: bool = False
 
 
 def build(
@@ -119,6 +122,8 @@ def build(
     names: tuple[str, ...] = ()
     if task == "classification":
         target, names = class_index([s.label for s in series], classes)
+        if len(names) == 1:
+            raise ValueError(f"series of {name} must have labels of at least two classes, found only {names[0]!r}")
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:

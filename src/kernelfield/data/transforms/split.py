@@ -171,6 +171,8 @@ def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
     >>> mean, std = moments(torch.tensor([[[1.0, 3.0], [float("nan"), 5.0]]]))
     >>> mean.flatten().tolist(), std.flatten().tolist()
     ([2.0, 5.0], [1.0, 1.0])
+    >>> moments(torch.tensor([[[-3e-13, 3e-13]]]))[1]
+    tensor([[[3.0000e-13]]])
     """
     axes = (0, *range(2, values.dim())) if over == "channel" else (0, 1)
     seen = ~values.isnan()
@@ -178,4 +180,6 @@ def moments(values: Tensor, over: str = "channel") -> tuple[Tensor, Tensor]:
     mean = values.nan_to_num().double().sum(dim=axes, keepdim=True) / count
     square = torch.where(seen, values - mean, 0.0).double().square().sum(dim=axes, keepdim=True) / count
     std = square.sqrt()
-    return mean.to(values.dtype), torch.where(std > 1e-8, std, 1.0).to(values.dtype)
+    # Small values vary too, such as magnetic fields in tesla; a constant varies by rounding only.
+    varies = (std > 1e-8) | (std > mean.abs() * 1e-6)
+    return mean.to(values.dtype), torch.where(varies, std, 1.0).to(values.dtype)

@@ -18,6 +18,7 @@ from ...fields import Field, build_field
 from ...ops import conv
 from ...ops.fieldnet import has_hooks
 from ..full_precision import in_full_precision
+from ..kernel_geometry import keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
@@ -100,6 +101,7 @@ class SampledKernel(nn.Module):
         self.mask = mask
         cropped = crop and mask is not None
         self.kernel_support = KernelSupport(mask, self.size) if cropped else None  # type: ignore[arg-type]
+        keep_geometry(self, "size", "causal")
         self.register_load_state_dict_post_hook(_read_loaded)
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor

@@ -13,6 +13,7 @@ from ..._arguments import checked
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from ..full_precision import in_full_precision
+from ..kernel_geometry import keep_geometry
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class GroupKernel(nn.Module):
         self.group = group
         self.interactions = group.check_interactions(interactions)
         self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
+        keep_geometry(self, "kernel_size")
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)

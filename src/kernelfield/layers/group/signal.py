@@ -277,10 +277,13 @@ def _combine(signals: Sequence[GroupSignal], compute: Callable[[], Tensor]) -> G
 
 
 def _same_group(a: Group, b: Group) -> bool:
-    """Return whether two groups are equal; in a compiled program, as far as torch 2.11 can compare objects."""
+    """Return whether two groups are equal; in a compiled program, as far as torch 2.11 can compare objects.
+
+    There :func:`_same_elements` compares how their elements act.
+    """
     if a is b or not torch.compiler.is_compiling():
         return a is b or a == b
-    return type(a) is type(b) and a.order == b.order
+    return type(a) is type(b) and a.order == b.order and a.dim == b.dim
 
 
 def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
@@ -288,12 +291,14 @@ def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
     if not _same_group(a.group, b.group):
         raise ValueError(f"signals must be on one group, got {a.group} and {b.group}")
     x, y = a._elements, b._elements  # noqa: SLF001
-    if x is y:
+    compared = a.group is b.group or not torch.compiler.is_compiling()
+    if x is y and compared:
         return None
     x, y = a.elements, b.elements
     if x.shape == y.shape:
         if torch.compiler.is_compiling() or not x.device.type == y.device.type == "cpu":
-            return (x.to(y.dtype) == y).all()  # the host would wait for a GPU, and cannot read in a compiled program
+            same = (x.to(y.dtype) == y).all()  # the host would wait for a GPU, and cannot read in a compiled program
+            return same if compared else same & (a.group.matrix(x).to(y.dtype) == b.group.matrix(y)).all()
         if torch.equal(x.to(y.dtype), y):
             return None
     raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import warnings
 import wave
 from collections import Counter
 from dataclasses import replace
@@ -40,6 +41,8 @@ FEATURES = ("raw", "mel")
 FLOOR = 50.0
 #: largest absolute value of float samples; recordings exceed 1 slightly, and integers stored as floats by far
 LOUDEST = 8.0
+#: a mean power of the average of channels below this share of theirs means that they cancel each other
+QUIET = 1e-3
 #: declared sizes above this number of bytes stand for an unknown one
 _UNKNOWN = 2**31 - 2**20
 URBAN = (
@@ -69,7 +72,13 @@ def read_sound(path: Path, rate: int | None = None) -> Tensor:
         raise ValueError(
             f"{path} must hold floats in [-1, 1], found {np.abs(samples).max():g}; divide 16-bit samples by 32768"
         )
-    mono = torch.from_numpy(samples).mean(dim=1)
+    every = torch.from_numpy(samples)
+    mono = every.mean(dim=1)
+    if float(mono.square().mean()) < QUIET * float(every.square().mean()):
+        warnings.warn(
+            f"{path}: its {every.shape[1]} channels cancel each other, since their average is almost silent",
+            stacklevel=2,
+        )
     if rate is not None and rate != found:
         length = max(1, round(len(mono) * rate / found))
         # A header may declare any rate, and resampling makes several copies of the result.
@@ -298,7 +307,7 @@ def usual_length(root: Path, rate: int, count: int = 200) -> int:
     """Return a length in samples that nearly all sounds of a folder fit into.
 
     It is the length of the longest sound, or 5/4 of the 95th percentile if that is less. One long sound would otherwise
-    pad all others with silence.
+    pad all others with silence. A warning counts the sounds that are then cut off.
 
     Args:
         root: the folder, which may contain folders.
@@ -307,17 +316,43 @@ def usual_length(root: Path, rate: int, count: int = 200) -> int:
     """
     paths = find_visible(root, ENDINGS)
     lengths = np.array([len(read_sound(path, rate)) for path in paths[:: max(1, len(paths) // count)]])
-    return max(1, round(min(lengths.max(), 1.25 * np.percentile(lengths, 95)))) if len(lengths) else rate
+    if not len(lengths):
+        return rate
+    chosen = max(1, round(min(lengths.max(), 1.25 * np.percentile(lengths, 95))))
+    if (count_cut := int((lengths > chosen).sum())) > 0:
+        warnings.warn(
+            f"{root}: {count_cut} of {len(lengths)} sounds are cut off after {chosen / rate:.3g} s; the longest lasts "
+            f"{lengths.max() / rate:.3g} s. data.length={lengths.max()} keeps all of it",
+            stacklevel=2,
+        )
+    return chosen
 
 
-def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None) -> Tensor:
-    """Return (n, 1, length) 16-bit samples of all files, padded on both sides or cut off."""
+def read_clips(paths: Sequence[Path], rate: int = RATE, length: int | None = None, *, announce: bool = False) -> Tensor:
+    """Return (n, 1, length) 16-bit samples of all files, padded on both sides or cut off.
+
+    Args:
+        paths: the files.
+        rate: sampling rate in Hz.
+        length: number of samples; by default that of the longest file.
+        announce: whether to warn of files that are cut off.
+    """
     check_int("rate", rate)
-    clips = []
+    clips, cut = [], []
     for path in paths:
         if not path.is_file():
             raise ValueError(f"{path} must be a sound file, but does not exist")
-        clips.append(_integers(read_sound(path, rate)[:length]))
+        sound = read_sound(path, rate)
+        if length is not None and len(sound) > length + rate // 100:  # resampling adds a sample at most
+            cut.append((path, len(sound)))
+        clips.append(_integers(sound[:length]))
+    if cut and announce and length is not None:
+        path, longest = cut[0]
+        warnings.warn(
+            f"{len(cut)} of {len(paths)} sounds are cut off: {path} lasts {longest / rate:.3g} s, of which the first "
+            f"{length / rate:.3g} s are used",
+            stacklevel=2,
+        )
     longest = max(len(clip) for clip in clips) if length is None else check_int("length", length)
     # All clips are padded to the longest one.
     check_size(max(zip(map(len, clips), paths, strict=True))[1], 2 * len(clips) * longest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import struct
 from typing import TYPE_CHECKING, Any
@@ -14,9 +15,10 @@ from ...base import Data, Split
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
+from .deep_pixels import check_black, check_upper_bytes, is_deep, pixel_levels, to_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -45,6 +47,7 @@ def image_folder(
     resolution: int | None = None,
     gray: bool | None = None,
     augment: bool = False,
+    white: int | None = None,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
@@ -61,6 +64,8 @@ def image_folder(
             the same size.
         gray: whether to convert images to gray; by default only if all of them are gray.
         augment: whether to shift training images by up to an eighth of their side and to mirror them.
+        white: value of white in images with integer pixels of more than 8 bits; by default the largest value of the
+            fewest of 8, 10, 12, 14 or 16 bits that hold the pixels of all images. New images have the same white.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
 
@@ -69,7 +74,8 @@ def image_folder(
     """
     where = folder(root, "a folder of images for each class")
     paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
-    images = stack_images(paths, resolution, gray)
+    levels = pixel_levels(_deep_ranges(paths), white)
+    images = stack_images(paths, resolution, gray, levels, announce=False)
     seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
@@ -78,7 +84,7 @@ def image_folder(
         Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
         for part, i in enumerate(index)
     ]
-    return Data.from_splits(where.name, splits, classes=classes)
+    return Data.from_splits(where.name, splits, classes=classes, levels=levels)
 
 
 def list_classes(
@@ -151,9 +157,16 @@ def _index_parts(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tens
     return given[0][train], given[0][held], given[1]
 
 
-def stack_images(paths: Sequence[Path], resolution: int | tuple[int, int] | None, gray: bool | None) -> Tensor:
-    """Return (n, 1 or 3, rows, columns) bytes of all images."""
-    arrays = [read_image(path, resolution) for path in paths]
+def stack_images(
+    paths: Sequence[Path],
+    resolution: int | tuple[int, int] | None,
+    gray: bool | None,
+    levels: Sequence[int] = (),
+    *,
+    announce: bool = True,
+) -> Tensor:
+    """Return (n, 1 or 3, rows, columns) bytes of all images; see :func:`read_image`."""
+    arrays = [read_image(path, resolution, levels, announce=announce) for path in paths]
     shapes = {a.shape[:2] for a in arrays}
     if len(shapes) > 1:
         other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
@@ -173,21 +186,56 @@ def grayed(image: np.ndarray) -> np.ndarray:
     return (image @ np.array([0.299, 0.587, 0.114])).round().astype(np.uint8)[..., None]
 
 
-def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> np.ndarray:
+def read_image(
+    path: Path,
+    resolution: int | tuple[int, int] | None = None,
+    levels: Sequence[int] = (),
+    *,
+    announce: bool = True,
+) -> np.ndarray:
     """Return an image as (rows, columns, 3) bytes, upright as viewers show it.
 
     PNG, JPEG, BMP, GIF, WebP, TIFF and PPM are read. The orientation in the metadata of a photograph is applied, and
-    transparent pixels are white. Pixels of more than 8 bits are scaled to bytes: integers of 0 to 65,535 or floats of 0
-    to 1. An animation gives its first frame; a TIFF file of several pages is refused. So is an image with more pixels
-    than Pillow allows (179 million), unless ``KERNELFIELD_MAX_BYTES`` allows it, at three bytes per pixel.
+    transparent pixels are white. Pixels of more than 8 bits are scaled to bytes: integers from 0 to white, which is
+    65,535 or that of ``levels``, or floats from 0 to 1. An animation gives its first frame; a TIFF file of several
+    pages is refused. So is an image with more pixels than Pillow allows (179 million), unless ``KERNELFIELD_MAX_BYTES``
+    allows it, at three bytes per pixel.
 
     Args:
         path: the file.
         resolution: pixels per side, or rows and columns, of the result, which is resized and cropped around its centre;
             by default the size of the image.
+        levels: ``levels`` of the data set, for images with integer pixels of more than 8 bits.
+        announce: whether to warn of an image of more than 8 bits that is almost black.
     """
-    try:
+    with _opened(path) as image:
         from PIL import Image, ImageOps  # noqa: PLC0415
+
+        stored = str(image.tile[0].args) if image.tile else ""  # such as "RGB;16B", while the mode is "RGB"
+        image.load()
+        turn = getattr(Image.Transpose, _orientation(image), None)
+        upright = image if turn is None else image.transpose(turn)
+        if is_deep(image):
+            rgb = Image.fromarray(to_bytes(np.asarray(upright), path, levels, announce=announce)).convert("RGB")
+        elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
+            white = Image.new("RGBA", upright.size, "white")
+            rgb = Image.alpha_composite(white, upright.convert("RGBA")).convert("RGB")
+        else:
+            rgb = upright.convert("RGB")
+        if ";16" in stored and not is_deep(image):
+            check_upper_bytes(np.asarray(image.convert("RGB")), path)
+    if resolution is not None:
+        rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
+        if rgb.size != (columns, rows):
+            rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
+    return np.asarray(rgb)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open an image, whose pixels are not read yet; errors within name the file."""
+    try:
+        from PIL import Image  # noqa: PLC0415
     except ModuleNotFoundError as error:
         raise ModuleNotFoundError("reading images needs pillow: pip install 'kernelfield[data]'", name="PIL") from error
     _raise_pixel_limit(Image)
@@ -196,21 +244,19 @@ def read_image(path: Path, resolution: int | tuple[int, int] | None = None) -> n
         check_size(path, 3 * image.width * image.height, os.fstat(file.fileno()).st_size)
         if image.format == "TIFF":
             _check_pages(image, path)
-        image.load()
-        turn = getattr(Image.Transpose, _orientation(image), None)
-        upright = image if turn is None else image.transpose(turn)
-        if image.mode.startswith(("I", "F")):
-            rgb = Image.fromarray(_as_bytes(np.asarray(upright), path)).convert("RGB")
-        elif image.mode in ("RGBA", "LA", "PA", "RGBa", "La") or "transparency" in image.info:
-            white = Image.new("RGBA", upright.size, "white")
-            rgb = Image.alpha_composite(white, upright.convert("RGBA")).convert("RGB")
-        else:
-            rgb = upright.convert("RGB")
-    if resolution is not None:
-        rows, columns = (resolution, resolution) if isinstance(resolution, int) else resolution
-        if rgb.size != (columns, rows):
-            rgb = ImageOps.fit(rgb, (columns, rows), method=Image.Resampling.BICUBIC)
-    return np.asarray(rgb)
+            check_black(image, path)
+        yield image
+
+
+def _deep_ranges(paths: Sequence[Path]) -> list[tuple[Path, int, int]]:
+    """Return the path, the least and the largest pixel of each image with integer pixels of more than 8 bits."""
+    found = []
+    for path in paths:
+        with _opened(path) as image:
+            if is_deep(image) and image.mode != "F":
+                pixels = np.asarray(image)
+                found.append((path, int(pixels.min()), int(pixels.max())))
+    return found
 
 
 def _check_pages(image: Any, path: Path) -> None:
@@ -230,15 +276,6 @@ def _orientation(image: Any) -> str:
         return _TURNS.get(image.getexif().get(_ORIENTATION, 1), "")
     except (SyntaxError, LookupError, TypeError, ValueError, OSError, struct.error):
         return ""
-
-
-def _as_bytes(pixels: np.ndarray, path: Path) -> np.ndarray:
-    """Return pixels of more than 8 bits as bytes; one scale for all images keeps their brightness comparable."""
-    top, kind = (1, "floats") if pixels.dtype.kind == "f" else (65535, "integers")
-    wide = pixels.astype(np.float64)
-    if not ((wide >= 0) & (wide <= top)).all():
-        raise ValueError(f"{path} must hold {kind} from 0 to {top}, found {wide.min():g} to {wide.max():g}")
-    return (wide / top * 255).astype(np.uint8)
 
 
 def _raise_pixel_limit(pillow: Any) -> None:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import number, read_lines, read_table
+from ...io.cells import number
+from ...io.files import read_lines, read_table
 from ...transforms.series import Series
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def read_tsv(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, 
 
     Args:
         path: the file.
-        nonfinite: "refuse" or "missing"; see :func:`~kernelfield.data.io.files.number`.
+        nonfinite: "refuse" or "missing"; see :func:`~kernelfield.data.io.cells.number`.
     """
     series = []
     for i, row in enumerate(read_table(path, "\t"), start=1):
@@ -45,7 +46,7 @@ def read_arff(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str,
 
     Args:
         path: the file.
-        nonfinite: "refuse" or "missing"; see :func:`~kernelfield.data.io.files.number`.
+        nonfinite: "refuse" or "missing"; see :func:`~kernelfield.data.io.cells.number`.
     """
     attributes: list[str] = []
     lines = read_lines(path)

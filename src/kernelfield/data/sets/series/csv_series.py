@@ -10,10 +10,22 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
-from ...io.files import NONFINITE, number
+from ...io.cells import NONFINITE, number
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like
-from .long_table import LONG, aligned, cell_label, query_last, query_listed, read_cells, read_labels, read_long
+from .long_table import (
+    LONG,
+    aligned,
+    cell_label,
+    check_ids,
+    compare_columns,
+    query_last,
+    query_listed,
+    read_cells,
+    read_labels,
+    read_long,
+    read_targets,
+)
 from .step_columns import step_columns
 from .step_table import are_words, is_counting
 
@@ -113,11 +125,19 @@ def csv_series(
         channels = channels or found
         _check_known(path, found, channels, paths[0].name)
         series.append([aligned(s, found, channels) for s in part])
-    predicted: Sequence[str] = ()
+    keys = [s.key for part in series for s in part]
+    if labels_by_id is not None:
+        check_ids("labels", _relative_to(paths[0], str(labels)), labels_by_id, keys)
+    predicted: Sequence[str] = channels
+    if targets is not None:
+        asked = _relative_to(paths[0], targets)
+        queries, predicted = read_targets(asked, nonfinite)
+        series = [query_listed(part, queries, asked) for part in series]
+        check_ids("targets", asked, [s.key for s in queries], keys)
+    elif forecast is not None:
+        series = [query_last(part, forecast) for part in series]
     if dense:
         task = "dense-regression"
-        queried = [_with_queries(part, paths[0], targets, forecast, nonfinite) for part in series]
-        series, predicted = [part for part, _ in queried], queried[0][1] or channels
     elif task == "auto":
         task = _task([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
@@ -127,7 +147,7 @@ def csv_series(
         task=task,
         channels=channels,
         columns=columns,
-        targets=predicted,
+        targets=predicted if dense else (),
         unit=unit,
         observed=observed,
         standardize=standardize,
@@ -154,8 +174,15 @@ def _read_part(
     if not long and (dense or labels_by_id is not None):
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
+    if long:
+        compare_columns(names, label, path)
     if long and (dense or labels_by_id is not None):
         return (*read_long(path, names, rows, None, nonfinite, labels_by_id), ())
+    if not long and {"id", "time"} <= {name.lower() for name in names}:
+        raise ValueError(
+            f"{path}, line 1: expected columns id, time, channel and value, one measurement per line, found "
+            f"{', '.join(names[:6])}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
+        )
     if label not in names:
         shown = ", ".join(names[:6]) or "nothing"
         raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
@@ -163,15 +190,6 @@ def _read_part(
         return (*read_long(path, names, rows, label, nonfinite), ())
     series, channels = read_wide(path, names, rows, label, nonfinite, columns)
     return series, channels, columns or [names[i] for i in step_columns(path, names, rows, names.index(label))]
-
-
-def _with_queries(
-    series: list[Series], path: Path, targets: Any, forecast: float | None, nonfinite: str
-) -> tuple[list[Series], list[str]]:
-    """Return series with query times and values, and the names of the channels to predict; an empty list means all."""
-    if forecast is not None:
-        return query_last(series, forecast), []
-    return query_listed(series, _relative_to(path, targets), nonfinite)
 
 
 def _relative_to(path: Path, other: str | os.PathLike[str]) -> Path:
@@ -245,11 +263,18 @@ def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series
     series, channels, _ = _read_part(path, label, nonfinite, labels_by_id, data.columns, dense=dense)
     _check_channels(path, channels, data)
     series = [aligned(s, channels, data.channels) for s in series]
-    if not dense:
+    if forecast is not None:
+        return query_last(series, forecast)
+    if targets is None:
         return series
-    series, predicted = _with_queries(series, path, targets, forecast, nonfinite)
-    if predicted and data.targets and list(predicted) != list(data.targets):
-        _check_known(_relative_to(path, str(targets)), predicted, data.targets, data.name)
+    asked = _relative_to(path, targets)
+    queries, predicted = read_targets(asked, nonfinite)
+    known = dict.fromkeys(s.key for s in series)
+    series = query_listed(series, queries, asked)
+    # The file may list the targets of other data too.
+    check_ids("targets", asked, [s.key for s in queries if s.key in known], known)
+    if data.targets and list(predicted) != list(data.targets):
+        _check_known(asked, predicted, data.targets, data.name)
         rows = [data.targets.index(name) for name in predicted]
         series = [replace(s, query_values=_in_rows(s.query_values, rows, len(data.targets))) for s in series]
     return series

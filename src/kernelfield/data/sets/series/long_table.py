@@ -2,34 +2,43 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import is_date, number, read_table, time_of
+from ...io.cells import has_zone, is_date, number, time_of
+from ...io.files import read_table
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 __all__ = [
     "LONG",
     "QueryTimes",
     "aligned",
     "cell_label",
+    "check_ids",
+    "compare_columns",
     "query_last",
     "query_listed",
     "read_cells",
     "read_labels",
     "read_long",
     "read_queries",
+    "read_targets",
 ]  # fmt: skip
 
 #: columns that identify a long table
 LONG = {"id", "time", "value"}
+#: names of a column of units, in lower case
+UNITS = ("unit", "units", "uom", "valueuom")
+#: kinds of times
+NUMBER, ZONED, UNZONED = "a number", "a date with a time zone", "a date without a time zone"
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -67,7 +76,9 @@ def read_long(
     if len(column) != len(names):
         twice = next(name for i, name in enumerate(names) if column[name] != i)
         raise ValueError(f"{path}, line 1: expected each column once, found {twice!r} twice")
-    dates: bool | None = None
+    dates: str | None = None
+    unit = next((i for name, i in column.items() if name.lower() in UNITS), None)
+    units: dict[str, str] = {}
     marks: dict[str, str] = {}
     seen: dict[str, dict[float, dict[str, float]]] = {}
     for i, row in enumerate(rows, start=2):
@@ -75,19 +86,27 @@ def read_long(
             continue
         if len(row) != len(names):
             raise ValueError(f"{path}, line {i}: expected {len(names)} fields, found {len(row)}")
-        key, mark = row[column["id"]].strip(), "" if label is None else cell_label(row[column[label]], path, i)
+        key, mark = _name(row[column["id"]], "an id", path, i), ""
+        if label is not None:
+            mark = cell_label(row[column[label]], path, i)
         if labels is not None and key not in labels:
             raise ValueError(f"{path}, line {i}: expected an id that the file of labels contains, found {key!r}")
         mark = mark if labels is None else labels[key]
         if marks.setdefault(key, mark) != mark:
             raise ValueError(f"{path}, line {i}: expected label {marks[key]!r} for series {key!r}, found {mark!r}")
         time = time_of(row[column["time"]], path, i)
-        dated = is_date(row[column["time"]])
-        if dates not in (None, dated):
-            kind = "a date" if dates else "a number"
-            raise ValueError(f"{path}, line {i}: expected {kind} for a time, as before, found {row[column['time']]!r}")
-        dates = dated
-        channel = row[column["channel"]].strip() if "channel" in column else "value"
+        kind = _kind_of_time(row[column["time"]])
+        if dates not in (None, kind):
+            raise ValueError(
+                f"{path}, line {i}: expected {dates} for a time, as before, found {row[column['time']].strip()!r}"
+            )
+        dates = kind
+        channel = _name(row[column["channel"]], "a channel", path, i) if "channel" in column else "value"
+        if unit is not None and units.setdefault(channel, row[unit].strip()) != row[unit].strip():
+            raise ValueError(
+                f"{path}, line {i}: expected {names[unit]} {units[channel]!r} for {channel!r}, as before, found "
+                f"{row[unit].strip()!r}; convert the values"
+            )
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
             raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found two")
@@ -95,12 +114,48 @@ def read_long(
     if not seen:
         raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
+    _compare_names(channels, path)
     series = []
     for key, times in seen.items():
         order = sorted(times)
         values = np.array([[times[t].get(c, np.nan) for t in order] for c in channels])
-        series.append(Series(values, marks[key], np.array(order), f"{path}, series {key}", key, dates=bool(dates)))
+        if np.isnan(values).all():
+            raise ValueError(f"{path}, series {key}: expected at least one value, found none")
+        where, dated = f"{path}, series {key}", dates != NUMBER
+        series.append(Series(values, marks[key], np.array(order), where, key, dates=dated, zoned=dates == ZONED))
     return series, channels
+
+
+def _name(text: str, what: str, path: Path, line: int) -> str:
+    """Return the text of an id or a channel; raise a ValueError if it is missing: all missing ones would be one."""
+    if text.strip().lower() in ("", "?", "nan"):
+        raise ValueError(f"{path}, line {line}: expected {what}, found {text.strip()!r}, a missing value")
+    return text.strip()
+
+
+def _kind_of_time(text: str) -> str:
+    """Return the kind of a time: a number, or a date with or without a time zone, which may be hours apart."""
+    if not is_date(text):
+        return NUMBER
+    return ZONED if has_zone(text) else UNZONED
+
+
+def _compare_names(channels: Sequence[str], path: Path) -> None:
+    """Warn of channels whose names are equal but for their case."""
+    known: dict[str, str] = {}
+    for name in channels:
+        if known.setdefault(name.casefold(), name) != name:
+            warnings.warn(
+                f"{path} has channels {known[name.casefold()]!r} and {name!r}, which count as two", stacklevel=3
+            )
+
+
+def compare_columns(names: Sequence[str], label: str, path: Path) -> None:
+    """Warn of columns of a long table that are not read."""
+    known = (*LONG, "channel", label)
+    others = [name for name in names if name not in known and name.lower() not in UNITS]
+    if others:
+        warnings.warn(f"{path}: columns {', '.join(others[:6])} are not read", stacklevel=3)
 
 
 def aligned(series: Series, found: Sequence[str], channels: Sequence[str]) -> Series:
@@ -141,15 +196,24 @@ def cell_label(text: str, path: Path, line: int) -> str:
     return text.strip()
 
 
-def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
-    """Return series with the times and values of a second long table as queries, and the channels of that table.
-
-    Series that are not in the second table have nothing to predict and are dropped.
-    """
+def read_targets(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], list[str]]:
+    """Return the series of a long table of measurements to predict, and their channels."""
     names, rows = read_cells(path)
     if not set(names) >= LONG:
         raise ValueError(f"{path}, line 1: expected columns id, time, value, found {', '.join(names[:6]) or 'nothing'}")
-    queries, channels = read_long(path, names, rows, None, nonfinite)
+    return read_long(path, names, rows, None, nonfinite)
+
+
+def query_listed(series: Sequence[Series], queries: Sequence[Series], path: Path) -> list[Series]:
+    """Return series with the times and values of other series, of the same ids, as queries.
+
+    Series without queries have nothing to predict and are dropped; :func:`check_ids` warns of them.
+
+    Args:
+        series: the series.
+        queries: series of :func:`read_targets`.
+        path: file of the queries, for errors.
+    """
     by_key = {s.key: s for s in queries}
     known = {s.key for s in series}
     unknown = [s.key for s in queries if s.key not in known]
@@ -158,25 +222,57 @@ def query_listed(series: Sequence[Series], path: Path, nonfinite: str = "refuse"
     if series and queries[0].dates != series[0].dates:
         kinds = ("dates", "numbers") if series[0].dates else ("numbers", "dates")
         raise ValueError(f"targets must have times that are {kinds[0]}, like the data, got {path} with {kinds[1]}")
-    found = [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
-    return found, channels
+    if series and queries[0].zoned != series[0].zoned:
+        kinds = ("with", "without") if series[0].zoned else ("without", "with")
+        raise ValueError(
+            f"targets must have dates {kinds[0]} a time zone, like the data, got {path} with dates {kinds[1]} one"
+        )
+    return [replace(s, at=by_key[s.key].times, query_values=by_key[s.key].values) for s in series if s.key in by_key]
+
+
+def check_ids(what: str, path: Path, listed: Iterable[str], known: Iterable[str]) -> None:
+    """Warn if some series have no labels or targets, or if some ids are not those of series.
+
+    Args:
+        what: "labels" or "targets".
+        path: their file.
+        listed: ids in that file.
+        known: ids of all series.
+    """
+    listed, known = dict.fromkeys(listed), dict.fromkeys(known)
+    without, unknown = ([key for key in a if key not in b] for a, b in ((known, listed), (listed, known)))
+    lines = []
+    if without:
+        lines.append(f"{len(without)} of {len(known)} series have no {what} and are left out, such as {without[0]!r}")
+    if unknown:
+        lines.append(f"{len(unknown)} of {len(listed)} ids are not in the data, such as {unknown[0]!r}")
+    if lines:
+        warnings.warn(f"{what} of {path}: {'; '.join(lines)}", stacklevel=3)
 
 
 def query_last(series: Sequence[Series], share: float) -> list[Series]:
     """Return series whose last times and values have become queries.
 
-    Of n times, the last ``share`` · n, at least one, become queries. A series of one time is dropped.
+    Of n times, the last ``share`` · n, at least one, become queries. A series with too few times is dropped, and a
+    warning counts them.
     """
-    found = []
+    found, dropped = [], []
     for s in series:
         n = s.values.shape[1]
         kept = min(n - 1, round(n * (1 - share)))
         if kept < 1 or s.times is None:
+            dropped.append(s.where)
             continue
         values, times = s.values[:, :kept], s.times[:kept]
         found.append(replace(s, values=values, times=times, at=s.times[kept:], query_values=s.values[:, kept:]))
     if not found:
         raise ValueError(f"forecast must leave times to predict from, got {share} for series of one time")
+    if dropped:
+        warnings.warn(
+            f"forecast {share}: {len(dropped)} of {len(series)} series have too few times and are left out, such as "
+            f"{dropped[0]}",
+            stacklevel=3,
+        )
     return found
 
 
@@ -186,16 +282,16 @@ class QueryTimes:
     Args:
         common: (queries,) times for all series, or (queries, dim) or (n, queries, dim) coordinates.
         by_series: times for each series by its id, instead of ``common``.
-        dates: whether the times are dates; None if unknown.
+        kind: kind of the times: a number, or a date with or without a time zone; None if unknown.
     """
 
     def __init__(
         self,
         common: np.ndarray | None = None,
         by_series: Mapping[str, np.ndarray] | None = None,
-        dates: bool | None = None,
+        kind: str | None = None,
     ) -> None:
-        self.common, self.by_series, self.dates = common, by_series, dates
+        self.common, self.by_series, self.kind = common, by_series, kind
         for times in (common,) if by_series is None else by_series.values():
             if times is None or times.size == 0 or not np.isfinite(times).all():
                 shown = "none" if times is None or times.size == 0 else "NaN or infinity"
@@ -203,9 +299,9 @@ class QueryTimes:
 
     def of(self, series: Series) -> np.ndarray:
         """Return the query times of a series."""
-        if self.dates not in (None, series.dates):
-            kinds = ("dates", "numbers") if series.dates else ("numbers", "dates")
-            raise ValueError(f"at must be {kinds[0]}, like the times of the series, got {kinds[1]}")
+        wanted = NUMBER if not series.dates else ZONED if series.zoned else UNZONED
+        if self.kind not in (None, wanted):
+            raise ValueError(f"at must be {wanted} for each query, like the times of the series, got {self.kind}")
         if self.by_series is None:
             assert self.common is not None
             if self.common.ndim != 1:
@@ -235,25 +331,25 @@ def read_queries(given: str | Path) -> QueryTimes:
     if suffix not in (".csv", ".tsv", ".parquet"):
         cells = [cell for cell in str(given).split(",") if cell.strip()]
         times = np.array([time_of(cell, Path("at"), 1) for cell in cells])
-        return QueryTimes(times, dates=_all_dates(cells, Path("at")))
+        return QueryTimes(times, kind=_kind_of_times(cells, Path("at")))
     names, rows = read_cells(path)
     names = [name.lower() if name.lower() in ("id", "time") else name for name in names]
     if "time" not in names:
         raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
-    dates = _all_dates([row[place] for _, row in lines], path)
+    kind = _kind_of_times([row[place] for _, row in lines], path)
     if "id" not in names:
-        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), dates=dates)
+        return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), kind=kind)
     found: dict[str, list[float]] = {}
     for i, row in lines:
         found.setdefault(row[names.index("id")].strip(), []).append(time_of(row[place], path, i))
-    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()}, dates=dates)
+    return QueryTimes(by_series={key: np.array(times) for key, times in found.items()}, kind=kind)
 
 
-def _all_dates(cells: Sequence[str], path: Path) -> bool:
-    """Return whether times are dates; raise a ValueError if some are numbers."""
-    kinds = {is_date(cell) for cell in cells}
+def _kind_of_times(cells: Sequence[str], path: Path) -> str | None:
+    """Return the kind of times, None without any; raise a ValueError if they are of several kinds."""
+    kinds = sorted({_kind_of_time(cell) for cell in cells})
     if len(kinds) > 1:
-        raise ValueError(f"{path} must hold times that are all dates or all numbers, found both")
-    return kinds == {True}
+        raise ValueError(f"{path} must hold times of one kind, found {kinds[0]} and {kinds[1]}")
+    return kinds[0] if kinds else None

@@ -11,7 +11,8 @@ import torch
 from ...._arguments import checked
 from ...._kinds import Int
 from ...base import Data, Split
-from ...io.files import folder, number, read_lines
+from ...io.cells import number
+from ...io.files import folder, read_lines
 from ...transforms.batch import Normalize
 from ...transforms.split import divide, moments
 

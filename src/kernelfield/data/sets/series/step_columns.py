@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+import warnings
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from ...io.files import MISSING
+from ...io.cells import MISSING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
 __all__ = ["step_columns"]
+
+#: ends of names of columns that are no steps: ids, times and dates
+_NO_STEP = re.compile(r"(^|[^a-zA-Z])p?(id|ID|Id)s?$|[a-z]I[dD]$|([tT]ime|TIME|[sS]tamp|[dD]ate|DATE)$")
 
 
 def step_columns(
@@ -55,7 +60,11 @@ def step_columns(
         place = dict(zip(given, places, strict=True))
         return [place[name] for name in known]
     _check_numbered(path, given)
-    if not known or (_direction(given) and _direction(given) == _direction(known)):
+    if not known:
+        _compare_equal(path, given)
+        return places
+    if _direction(given) and _direction(given) == _direction(known):
+        _compare_gaps(path, given, known)
         return places
     expected = set(known)
     other = next((name for name in given if name not in expected), None)
@@ -84,6 +93,46 @@ def _direction(names: Sequence[str]) -> int:
     return -1 if numbers == sorted(numbers, reverse=True) else 0
 
 
+def _gaps(names: Sequence[str]) -> list[float]:
+    """Return the gaps between the numbers at the end of names, to three digits: names may be rounded times."""
+    numbers = [(_numbered(name) or ("", 0.0))[1] for name in names]
+    return [float(f"{b - a:.3g}") for a, b in itertools.pairwise(numbers)]
+
+
+def _compare_equal(path: Path, names: Sequence[str]) -> None:
+    """Warn if the gaps between numbered steps differ, as they do if the numbers are irregular times."""
+    gaps = sorted(set(_gaps(names))) if _direction(names) else []
+    if len(gaps) > 1:
+        warnings.warn(
+            f"{path}: steps are numbered with gaps of {gaps[0]:g} to {gaps[-1]:g}, but count as equally far apart; "
+            "give irregular times as a table of id, time and value",
+            stacklevel=4,
+        )
+
+
+def _compare_gaps(path: Path, names: Sequence[str], known: Sequence[str]) -> None:
+    """Compare the gaps between numbered steps with those of training, if these are all equal.
+
+    A column that is left out would shift all later ones, and is an error. Other gaps need another sampling step, and
+    give a warning.
+    """
+    gaps, usual = (set(_gaps(each)) for each in (names, known))
+    if len(usual) != 1 or not gaps or gaps == usual:
+        return
+    if len(gaps) > 1:
+        place = next(i for i, gap in enumerate(_gaps(names)) if gap not in usual)
+        raise ValueError(
+            f"{path}, line 1: expected steps with equal gaps, as in training, found {names[place]} before "
+            f"{names[place + 1]}; leave cells of missing steps empty"
+        )
+    (here,), (there,) = gaps, usual
+    warnings.warn(
+        f"{path}: steps are numbered with gaps of {here:g}, and in training of {there:g}; their sampling step is "
+        f"{here / there:g}",
+        stacklevel=4,
+    )
+
+
 def _check_numbered(path: Path, names: Sequence[str]) -> None:
     """Raise a ValueError if numbered steps are out of order, or if few other columns are among them."""
     groups: dict[str | None, list[str]] = {}
@@ -99,6 +148,12 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
     if 0 < len(others) <= 3 and len(most) >= 3 * len(others):
         raise ValueError(
             f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; leave it out"
+        )
+    no_step = next((name for name in others if _NO_STEP.search(name)), None)
+    if no_step is not None:
+        raise ValueError(
+            f"{path}, line 1: expected columns of steps, found {no_step!r}, which seems to be none; leave it out, or "
+            "give a table of id, time, channel and value"
         )
     counts = {tuple((_numbered(name) or ("", 0))[1] for name in members) for members in groups.values()}
     if None not in groups and len(groups) > 1 and len(counts) == 1 and len(most) > 1:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.files import MISSING, number
+from ...io.cells import MISSING, number
 from .long_table import read_cells
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["are_words", "channel_order", "is_counting", "read_steps"]
+__all__ = ["are_words", "channel_order", "compare_unnamed", "is_counting", "read_steps"]
 
 
 def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = ()) -> np.ndarray:
@@ -29,8 +30,10 @@ def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = 
     order = None
     if are_words(names):
         order = channel_order(names, channels, path)
-    elif not _has_counted_names(path, names, rows):
-        cells = [(1, names), *cells]
+    else:
+        compare_unnamed(channels, path)
+        if not _has_counted_names(path, names, rows):
+            cells = [(1, names), *cells]
     steps = [
         [number(c, path, i, "a value", column=j, nonfinite=nonfinite) for j, c in enumerate(row, 1)]
         for i, row in cells
@@ -61,6 +64,12 @@ def channel_order(names: Sequence[str], channels: Sequence[str], where: str | Pa
     return [list(names).index(channel) for channel in channels]
 
 
+def compare_unnamed(channels: Sequence[str], where: str | Path) -> None:
+    """Warn that columns without names are taken in the order of several channels."""
+    if len(channels) > 1:
+        warnings.warn(f"{where} has no names of columns, which count as {', '.join(channels)}", stacklevel=3)
+
+
 def are_words(cells: Sequence[str]) -> bool:
     """Return whether a first line holds column names: some cell is neither a number nor a missing value."""
     return any(cell.lower() not in MISSING and not _is_number(cell) for cell in cells)
@@ -72,13 +81,16 @@ def is_counting(cells: Sequence[str]) -> bool:
 
 
 def _has_counted_names(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the first of several columns' names are numbers, as pandas counts columns without a name.
+    """Return whether the names of columns are numbers, as pandas counts columns without a name.
 
     A parquet file always has names. In a CSV file, the values below are then written with decimals.
     """
-    decimals = (cell for row in rows for cell in row if _is_number(cell))
-    counted = len(names) > 1 and is_counting(names) and any(not float(cell).is_integer() for cell in decimals)
-    return path.suffix.lower() == ".parquet" or counted
+    if path.suffix.lower() == ".parquet":
+        return True
+    cells = [cell for row in rows for cell in row if _is_number(cell)]
+    if len(names) == 1:  # a value among others with decimals would have some too
+        return list(names) == ["0"] and bool(cells) and all("." in cell or "e" in cell.lower() for cell in cells)
+    return is_counting(names) and any(not float(cell).is_integer() for cell in cells)
 
 
 def _is_number(cell: str) -> bool:

@@ -13,7 +13,8 @@ from ...._checks import check_choice
 from ...._kinds import BOOL, POSITIVE, SEED, TEXT, Choice
 from ...._object_kinds import SHARES
 from ...._signature import with_arguments_of
-from ...io.files import NONFINITE, find, folder, is_date, number, read_lines, time_of
+from ...io.cells import NONFINITE, is_date, number, time_of
+from ...io.files import find, folder, read_lines
 from ...io.pairs import split_files
 from ...transforms.series import Series, build
 from .archive_files import read_arff, read_tsv

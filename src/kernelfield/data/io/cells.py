@@ -1,0 +1,114 @@
+"""Cells of a table: numbers, missing values and dates that are written as text."""
+
+from __future__ import annotations
+
+import math
+import re
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from ..._checks import check_choice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["FLOAT32_MAX", "MISSING", "NONFINITE", "has_zone", "is_date", "number", "time_of"]
+
+#: texts of a missing value, in lower case
+MISSING = ("", "?", "nan", "na", "null", "none")
+#: how to treat a number that is infinite or too large for float32: raise an error, or count it as missing
+NONFINITE = ("refuse", "missing")
+#: largest number that float32 can hold
+FLOAT32_MAX = 3.4028234663852886e38
+#: digits that may be a date of these two centuries, perhaps with hours, minutes and seconds
+_COMPACT_DATE = re.compile(
+    r"(19|20)[0-9]{2}(0[1-9]|1[0-2])(0[1-9]|[12][0-9]|3[01])(([01][0-9]|2[0-3])[0-5][0-9]([0-5][0-9])?)?"
+)
+#: the time zone at the end of a date
+_ZONE = re.compile(r"[Tt ][0-9:.,]+(Z|z|[+-][0-9]{2}(:?[0-9]{2})*)$")
+
+
+def number(
+    text: str, path: Path, line: int, what: str, *, column: int | str | None = None, nonfinite: str = "refuse"
+) -> float:
+    """Return ``text`` as a number; NaN for the usual texts of a missing value.
+
+    Args:
+        text: text of the cell.
+        path: file, for errors.
+        line: line of the cell, from 1.
+        what: description of the number, for errors.
+        column: name of the cell's column, or its number from 1.
+        nonfinite: "refuse" raises an error for a number that is infinite or too large for float32; "missing" returns
+            NaN.
+
+    >>> from pathlib import Path
+    >>> number("1e39", Path("a.csv"), 3, "a value", column="x")
+    Traceback (most recent call last):
+    ValueError: a.csv, line 3, column x: expected a finite number of at most 3.4e38 for a value, found '1e39'; with
+    nonfinite='missing' it counts as missing
+    """
+    text = text.strip()
+    if text.lower() in MISSING:
+        return math.nan
+    place = f"{path}, line {line}" + ("" if column is None else f", column {column}")
+    value = _as_float(text)
+    if value is None:
+        raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}")
+    if abs(value) <= FLOAT32_MAX:
+        return value
+    if check_choice("nonfinite", nonfinite, NONFINITE) == "missing" or math.isnan(value):
+        return math.nan
+    raise ValueError(
+        f"{place}: expected a finite number of at most 3.4e38 for {what}, found {text[:40]!r}; with "
+        "nonfinite='missing' it counts as missing"
+    )
+
+
+def _as_float(text: str) -> float | None:
+    """Return ``text`` as a number; None if it is not one. Python's own notation 1_000 is not accepted."""
+    try:
+        return None if "_" in text else float(text)
+    except ValueError:
+        return None
+
+
+def is_date(text: str) -> bool:
+    """Return whether the text of a time is a date, and not a number.
+
+    >>> is_date("2007-01-31"), is_date("20.5")
+    (True, False)
+    """
+    return text.strip().lower() not in MISSING and _as_float(text.strip()) is None
+
+
+def has_zone(text: str) -> bool:
+    """Return whether the text of a date names a time zone.
+
+    >>> has_zone("2007-01-31 12:00+01:00"), has_zone("2007-01-31T12:00Z"), has_zone("2007-01-31 12:00")
+    (True, True, False)
+    """
+    return _ZONE.search(text.strip()) is not None
+
+
+def time_of(text: str, path: Path, line: int) -> float:
+    """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00.
+
+    A date without a time zone is in UTC. Digits that may be either, such as 20070131, are refused.
+    """
+    cell = text.strip()
+    if _COMPACT_DATE.fullmatch(cell):
+        raise ValueError(
+            f"{path}, line {line}: expected a time that is a number or a date, found {cell!r}, which may be either; "
+            f"write dates as {cell[:4]}-{cell[4:6]}-{cell[6:8]} and numbers as {cell}.0"
+        )
+    if is_date(cell):
+        try:
+            date = datetime.fromisoformat(cell)
+            return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+        except (ValueError, OverflowError):
+            pass
+    time = number(cell, path, line, "a time")
+    if math.isnan(time):
+        raise ValueError(f"{path}, line {line}: expected a time, found {cell[:40]!r}")
+    return time

@@ -1,0 +1,64 @@
+"""Weights of kernels of another size do not load in silence."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+import kernelfield as kf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def grid_kernel(**options: Any) -> Callable[..., torch.nn.Module]:
+    return lambda **other: kf.CKConv(2, 2, **{"size": 8, **options, **other})
+
+
+def group_kernel(**other: Any) -> torch.nn.Module:
+    options = {"kernel_size": 5, "samples": 4, "field": kf.fields.SIREN, **other}
+    return kf.LiftingConv(1, 2, group=kf.groups.SO2(), **options)
+
+
+CASES = [
+    (grid_kernel(), {"size": 16}, "size"),
+    (grid_kernel(), {"causal": True}, "causal"),
+    (grid_kernel(dim=2), {"size": (8, 9)}, "size"),
+    (group_kernel, {"kernel_size": 7}, "kernel_size"),
+]
+
+
+@pytest.mark.parametrize(("make", "change", "name"), CASES)
+def test_other_sizes_are_announced(make: Callable[..., torch.nn.Module], change: dict[str, Any], name: str) -> None:
+    state, other = make().state_dict(), make(**change)
+    with pytest.warns(UserWarning, match=name):
+        other.load_state_dict(state)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        make().load_state_dict(state)
+        other.load_state_dict(other.state_dict())
+
+
+def test_saved_states_and_networks_keep_the_size() -> None:
+    """Files keep it, a layer inside a network warns, and no key shows it."""
+    net = torch.nn.Sequential(kf.CKConv(1, 2, size=8), torch.nn.ReLU())
+    file = io.BytesIO()
+    torch.save(net.state_dict(), file)
+    file.seek(0)
+    state = torch.load(file, weights_only=True)
+    assert all(isinstance(value, torch.Tensor) for value in state.values())
+    with pytest.warns(UserWarning, match="size"):
+        torch.nn.Sequential(kf.CKConv(1, 2, size=9), torch.nn.ReLU()).load_state_dict(state)
+
+
+def test_plain_dictionaries_and_copies_load_without_a_word() -> None:
+    layer = kf.CKConv(1, 2, size=8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kf.CKConv(1, 2, size=9).load_state_dict(dict(layer.state_dict()))
+        pickle.loads(pickle.dumps(layer)).load_state_dict(layer.state_dict())
