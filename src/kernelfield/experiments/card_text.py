@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .results import SHARES
+from ..viz.report import PERCENT
 
 __all__ = ["card_rows", "card_text", "format_count", "format_energy", "format_score", "format_time"]
 
@@ -57,7 +57,7 @@ def format_score(metric: str, value: float) -> str:
     >>> format_score("accuracy", 0.9876), format_score("l2", 0.0857)
     ('98.76 %', '0.0857')
     """
-    return f"{100 * value:.2f} %" if metric in SHARES else f"{value:.4g}"
+    return f"{100 * value:.2f} %" if metric in PERCENT else f"{value:.4g}"
 
 
 def format_count(value: float) -> str:

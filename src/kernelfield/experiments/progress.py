@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .._checks import check_choice
+from ..viz.report import shown_score
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -150,7 +151,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     metric, dim = result["metric"], result.get("dim", 1)
     lines = []
     for name, values in result["metrics"].items():
-        lines.append(f"{_label(name, metric, dim):<38} {_percent(values[metric], metric)}")
+        lines.append(f"{_label(name, metric, dim):<38} {shown_score(metric, values[metric], digits=1)}")
         if name == "test":
             lines += _other_epochs(result)
     lines += [f"{_label(name, metric, dim)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
@@ -173,14 +174,10 @@ def _other_epochs(result: dict[str, Any]) -> list[str]:
         if kind == select or not other or (other["epoch"] == chosen["epoch"] and select != "average"):
             continue
         text = f"  {label}, {other['epoch']}"
-        lines.append(f"{text:<38} {_percent(other['test'][metric], metric)}")
+        lines.append(f"{text:<38} {shown_score(metric, other['test'][metric], digits=1)}")
     if lines and select == "best":
         lines.insert(0, f"  of the best epoch by validation, {chosen['epoch']} of {result['epochs']}")
     return lines
-
-
-def _percent(value: float, metric: str) -> str:
-    return f"{value:.1%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
 
 
 def _label(name: str, metric: str, dim: int) -> str:

@@ -6,13 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from .._arguments import checked
+from ..viz.report import PERCENT
 from .progress import summary
 from .run_files import read_json
 
 __all__ = ["compare", "result_lines", "results_table", "shown"]
 
-#: metrics between 0 and 1, shown in percent
-SHARES = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "auc_clip", "map", "map_clip")
 COLUMNS = (
     *("chapter", "experiment", "recipe", "metric", "published", "ours"),
     *("size", "epochs", "seed", "time", "machine", "remarks"),
@@ -38,7 +37,7 @@ def compare(result: dict[str, Any]) -> list[dict[str, Any]]:
             # A mean over folds is compared with the published mean over folds, if there is one.
             key = f"{metric} cross-validation" if "folds" in result else key
         theirs, ours = published.get(key), values.get(metric)
-        if ours is not None and metric in SHARES:
+        if ours is not None and metric in PERCENT:
             ours = 100 * ours
         known = theirs is not None and ours is not None
         rows.append(
@@ -128,7 +127,7 @@ def shown(metric: str, value: float | None) -> str:
     """Return a score as text: shares in percent, other metrics with four digits."""
     if value is None:
         return "unknown"
-    return f"{100 * value:.2f}" if metric in SHARES else f"{value:.4g}"
+    return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4g}"
 
 
 def _time(seconds: float) -> str:

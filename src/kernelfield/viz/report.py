@@ -123,13 +123,17 @@ def number_table(result: dict[str, Any]) -> str:
     return f"<table>{body}</table>\n"
 
 
-def shown_score(metric: str, value: float) -> str:
-    """Return a score as text, shares in percent.
+#: metrics between 0 and 1 that are shown in percent
+PERCENT = ("accuracy", "iou", "part_iou", "part_iou_kinds", "auc", "auc_clip", "map", "map_clip")
 
-    >>> shown_score("accuracy", 0.9876), shown_score("mse", 0.12345)
-    ('98.76%', '0.1235')
+
+def shown_score(metric: str, value: float, digits: int = 2) -> str:
+    """Return a score as text, shares in percent with this number of digits.
+
+    >>> shown_score("accuracy", 0.9876), shown_score("auc", 0.9876, digits=1), shown_score("mse", 0.12345)
+    ('98.76%', '98.8%', '0.1235')
     """
-    return f"{value:.2%}" if metric in ("accuracy", "iou") else f"{value:.4g}"
+    return f"{value:.{digits}%}" if metric in PERCENT else f"{value:.4g}"
 
 
 def section(title: str, body: str) -> str:
