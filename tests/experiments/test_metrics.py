@@ -74,6 +74,17 @@ def test_errors_are_in_the_unit_of_the_target() -> None:
     assert meter.compute()["mae"] == pytest.approx((5 + 10) / 2)
 
 
+def test_relative_errors_do_not_depend_on_the_scale_of_training() -> None:
+    target, prediction = 100 + 10 * torch.randn(3, 2, 8), 100 + 10 * torch.randn(3, 2, 8)
+    seen = torch.rand(3, 8) < 0.7
+    scale = TargetScale((90.0, 110.0), (5.0, 20.0))
+    plain, scaled = Meter("dense-regression", 2), Meter("dense-regression", 2)
+    plain.update(prediction, batch(target, seen))
+    scaled.update(scale.normal(prediction), batch(scale.normal(target), seen, scale=scale))
+    for name in ("mse", "mae", "psnr", "l2"):
+        assert scaled.compute()[name] == pytest.approx(plain.compute()[name], rel=1e-5)
+
+
 def test_area_under_the_curve_is_the_share_of_ordered_pairs() -> None:
     # Scores far beyond what a sigmoid of float32 tells apart, with ties.
     scores, labels = torch.randint(10, (60, 1)).float() * 50, torch.randint(2, (60, 1))

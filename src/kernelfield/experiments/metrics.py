@@ -227,6 +227,7 @@ class Meter:
         self._means["mse"].update(errors.square(), seen)
         self._means["mae"].update(errors.abs(), seen)
         if self.task == "dense-regression":
+            target = target if batch.scale is None else batch.scale.undo(target)  # in the unit of the errors
             squared, counts, norms = (
                 (values * seen).flatten(1).sum(dim=1) for values in (errors.square(), seen, target.square())
             )
