@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from kernelfield.data.sets.synthetic.chirps import chirps
 from kernelfield.data.sets.synthetic.memory import copy_memory
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import listops
-from kernelfield.data.transforms.batch import Observed, Standardize
+from kernelfield.data.transforms.batch import CropFlip, Observed, Standardize
 from kernelfield.data.transforms.split import class_index, divide, hold_out, moments
 from kernelfield.layers import CKConv
 
@@ -101,6 +102,25 @@ def test_sequence_forms_need_images() -> None:
         noise_padded(shapes(8, **FEW), 100, noise="none")
     with pytest.raises(ValueError, match=r"\blength must"):
         noise_padded(shapes(8, **FEW), 7)
+
+
+@pytest.mark.parametrize("form", ["images", "sequences", "augmented"])
+def test_one_order_of_pixels_for_all_splits_and_their_masks(form: str) -> None:
+    numbers = torch.arange(12.0).view(1, 1, 3, 4)
+    mask = (numbers[:, 0] % 3 != 0).expand(2, 3, 4)
+    split = Split(numbers.expand(2, 1, 3, 4), torch.zeros(2), mask=mask, prepare=CropFlip(0, flip=False))
+    split = split if form == "augmented" else replace(split, prepare=None)
+    data = Data.from_splits("numbers", [split] * 3, classes=("a", "b"))
+    mixed = permuted(as_sequence(data) if form == "sequences" else data, seed=3)
+    assert mixed.size == (12,)
+    orders = set()
+    for part in (mixed.train, mixed.validation, mixed.test):
+        for training in (False, True):
+            batch = part.batch(slice(None), training=training)
+            assert torch.equal(batch.mask, batch.inputs[:, 0] % 3 != 0)
+            orders |= {tuple(row) for row in batch.inputs[:, 0].tolist()}
+    (order,) = orders
+    assert sorted(order) == list(range(12)) != list(order)
 
 
 @given(st.floats(0, 0.95), st.integers(0, 3))
