@@ -36,7 +36,7 @@ class Thinned(Batch):
     """A batch in which only a share of the positions is observed.
 
     Args:
-        density: share of observed positions.
+        density: observed positions per unit of space.
     """
 
     density: float = 1.0
@@ -204,7 +204,9 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
         mask = kept if batch.mask is None else kept & batch.mask
         # Observed positions also stand for dropped ones, so that sums over positions keep their magnitude.
         given = {f.name: getattr(batch, f.name) for f in fields(batch)}
-        return Thinned(**{**given, "mask": mask}, density=1 - share)
+        axes = batch.inputs.dim() - 2 if batch.coords is None else batch.coords.shape[-1]
+        cell = math.prod(batch.step) if isinstance(batch.step, tuple) else batch.step**axes
+        return Thinned(**{**given, "mask": mask}, density=(1 - share) / cell)
 
     return _with_change(split, change)
 
