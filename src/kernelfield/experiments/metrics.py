@@ -222,12 +222,11 @@ class Meter:
             target, seen = scored(target, batch)
         errors = prediction.double() - target
         if batch.scale is not None:
-            errors = batch.scale.stretched(errors)
+            errors, target = batch.scale.stretched(errors), batch.scale.undo(target)
         seen = torch.ones_like(errors) if seen is None else seen
         self._means["mse"].update(errors.square(), seen)
         self._means["mae"].update(errors.abs(), seen)
         if self.task == "dense-regression":
-            target = target if batch.scale is None else batch.scale.undo(target)  # in the unit of the errors
             squared, counts, norms = (
                 (values * seen).flatten(1).sum(dim=1) for values in (errors.square(), seen, target.square())
             )
