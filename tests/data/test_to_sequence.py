@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -16,6 +17,7 @@ from kernelfield.data.sets.synthetic.memory import copy_memory
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import listops
 from kernelfield.data.transforms.batch import CropFlip, Observed, Standardize
+from kernelfield.data.transforms.series import Series, build
 from kernelfield.data.transforms.split import class_index, divide, hold_out, moments
 from kernelfield.layers import CKConv
 
@@ -90,6 +92,25 @@ def test_observed_adds_a_channel_and_zeroes_missing_values() -> None:
     batch = Batch(torch.ones(1, 2, 3), mask=torch.tensor([[True, False, True]]))
     assert Observed()(batch, True).inputs.tolist() == [[[1, 0, 1]] * 3]
     assert Observed()(Batch(torch.ones(1, 2, 3)), True).inputs.shape == (1, 3, 3)
+
+
+@pytest.mark.parametrize("flip", [True, False])
+def test_half_of_the_images_are_mirrored_from_left_to_right(flip: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(300, 2, 3, 5)
+    changed = CropFlip(0, flip=flip)(Batch(x), True).inputs
+    mirrored, same = ((changed == y).flatten(1).all(dim=1) for y in (x.flip(3), x))
+    assert bool((same ^ mirrored).all())
+    assert float(mirrored.double().mean()) == pytest.approx(0.5 if flip else 0.0, abs=0.1)
+
+
+def test_the_unit_of_time_is_the_median_gap() -> None:
+    times = [np.array([0.0, 0.5, 1.0, 1.5, 9.0]), np.array([3.0, 3.5, 4.1])]
+    series = [Series(np.arange(len(t))[None].astype(float), label, t) for t, label in zip(times, "ab", strict=True)]
+    data = build("gaps", [series] * 3)
+    assert data.unit == 0.5
+    torch.testing.assert_close(data.train.coords[..., 0], torch.tensor([[0, 1, 2, 3, 18], [0, 1, 2.2, 2.2, 2.2]]))
+    assert data.train.mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
 
 
 def test_sequence_forms_need_images() -> None:

@@ -95,6 +95,12 @@ def test_area_under_the_curve_is_the_share_of_ordered_pairs() -> None:
     assert meter.compute()["auc"] == pytest.approx(float(wanted), abs=1e-6)
 
 
+def test_bits_are_the_loss_in_units_of_log_2() -> None:
+    meter = Meter("language", 4)
+    meter.update(torch.zeros(2, 4, 6), batch(torch.randint(4, (2, 6))))
+    assert meter.compute()["bits"] == pytest.approx(2.0)  # of 4 equally likely tokens
+
+
 def test_metrics_of_no_samples_are_nan() -> None:
     meter = Meter("segmentation", 3)
     meter.update(torch.randn(2, 3, 4), batch(torch.zeros(2, 4, dtype=torch.long), torch.zeros(2, 4, dtype=torch.bool)))
