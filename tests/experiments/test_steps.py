@@ -10,10 +10,15 @@ from torch import nn
 
 from kernelfield.data.base import Batch, Split
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
+from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.optim import Average
+from kernelfield.experiments.run import make_network, make_task
 from kernelfield.experiments.settings import Optimizer, Schedule, Training
 from kernelfield.experiments.task import Task
+from kernelfield.layers import kernel_l2
+
+from .helpers import small_data, small_recipe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -191,3 +196,29 @@ def test_patience_counts_epochs_since_the_best_one(every: int, wanted: int, monk
     monkeypatch.setattr(loop, "_is_best", lambda *_: loop.state.best is None)
     assert loop.run().epoch == wanted
     assert loop.state.best_step == 3 * every
+
+
+def test_the_selected_epoch_is_tested_and_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Loop, "_is_best", lambda loop, *_: loop.state.best is None)  # the first epoch
+    data = small_data()
+    run = fit(small_recipe("optimizer.lr=0.1"), tmp_path / "run", data=data, report=False)
+    result, rows = run.result(), run.read_rows("metrics.csv")
+    assert (result["chosen"]["epoch"], result["last"]["epoch"]) == (1, 3)
+    for name, row in (("chosen", rows[0]), ("last", rows[-1])):
+        assert result[name]["validation"]["loss"] == pytest.approx(row["val_loss"], rel=1e-6)
+    losses = {}
+    for select in (None, "best", "last"):
+        with torch.no_grad():
+            prediction = run.network(select=select)(data.test.inputs)
+        losses[select] = float(nn.functional.cross_entropy(prediction, data.test.target))
+    assert losses[None] == losses["best"] != losses["last"]
+    assert result["metrics"]["test"]["loss"] == pytest.approx(losses["best"], rel=1e-5)
+    assert result["chosen"]["test"] == result["metrics"]["test"]
+    assert result["last"]["test"]["loss"] == pytest.approx(losses["last"], rel=1e-5)
+
+
+def test_a_recipe_sets_the_loss() -> None:
+    recipe = small_recipe("training.label_smoothing=0.2", "regularizers={kernel_l2: 0.5}", "metric=loss")
+    task = make_task(recipe, make_network(recipe))
+    assert (task.label_smoothing, task.metric) == (0.2, "loss")
+    assert [(weight, penalty) for weight, penalty, _ in task.penalties] == [(0.5, kernel_l2)]

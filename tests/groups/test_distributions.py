@@ -110,6 +110,18 @@ def test_gates_have_the_gradient_of_the_soft_sample():
     assert bool((distribution.logits.grad >= 0).all())
 
 
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+def test_the_temperature_sharpens_the_soft_sample(temperature, monkeypatch):
+    distribution = Bernoulli(Cyclic(3), 0.8, temperature)
+    noise = torch.tensor([-0.5, 1.0], dtype=torch.float64)
+    monkeypatch.setattr(distribution, "_noise", lambda *_: noise)
+    elements, gates = distribution(like)
+    assert len(elements) == 3  # log(0.8 / 0.2) = 1.39 exceeds the noise
+    gates.sum().backward()
+    soft = torch.sigmoid((distribution.logits.detach() + noise) / temperature)
+    torch.testing.assert_close(distribution.logits.grad, (soft * (1 - soft) / temperature).float())
+
+
 def test_bernoulli_is_deterministic_in_evaluation():
     distribution = Bernoulli(Cyclic(4))
     with torch.no_grad():
