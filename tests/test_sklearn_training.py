@@ -110,3 +110,46 @@ def test_shares_of_networks_and_kernels_add_up_to_one() -> None:
     assert model._shares() == [(0.25, 1.0)] * 2 + [(0.5, 1.0)]
     model._blend_ = (0.4, 3.0)
     assert model._shares() == [(0.2, 3.0)] * 2 + [(0.6, 1.0)]
+
+
+class Drawing(CCNNClassifier):
+    """Trains nothing, and notes a random number of each pass."""
+
+    def _train_pass(self, *_: Any) -> tuple[Any, float]:
+        self.drawn = [*getattr(self, "drawn", []), float(torch.rand(()))]
+        return None, 0.0
+
+
+def test_calls_of_partial_fit_draw_other_numbers_but_the_same_in_a_repetition() -> None:
+    x, y = np.random.default_rng(0).normal(size=(8, 1, 6)), np.arange(8) % 2
+    found = []
+    for seed in (0, 0, 1):
+        model = Drawing(channels=2, blocks=1, device="cpu", random_state=seed)
+        for _ in range(3):
+            model.partial_fit(x, y, classes=[0, 1])
+        assert len(set(model.drawn)) == 3
+        found.append(model.drawn)
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_step_of_irregular_series_is_their_median_gap() -> None:
+    series = [(np.array([0.0, 2.0, 4.0, 6.0, 60.0]), np.zeros(5)), (np.array([5.0, 7.0, 8.0]), np.zeros(3))]
+    model = CCNNClassifier()
+    _, mask = model._read(series)
+    assert model._unit_ == 2.0
+    assert mask.sum(dim=1).tolist() == [5, 3]
+
+
+def test_channels_tell_which_values_of_irregular_series_were_observed() -> None:
+    times = np.arange(4.0)
+    series = [{"a": (times, times), "b": (times[1:3], times[1:3])}, {"a": (times[:2], times[:2]), "b": (times, times)}]
+    model = CCNNClassifier()
+    model._start(series, *model._read(series))
+    inputs, mask = model.prepare(series)
+    assert inputs.shape == (2, 4, 4)
+    assert mask.all()
+    assert inputs[:, 2:].tolist() == [[[1, 1, 1, 1], [0, 1, 1, 0]], [[1, 1, 0, 0], [1, 1, 1, 1]]]
+    assert bool((inputs[:, :2][inputs[:, 2:] == 0] == 0).all())
+    for channel in range(2):
+        seen = inputs[:, channel][inputs[:, 2 + channel] == 1]
+        assert (float(seen.mean()), float(seen.std(correction=0))) == pytest.approx((0, 1), abs=1e-5)

@@ -78,6 +78,17 @@ def test_width_zero_is_the_identity_and_can_grow_again():
     assert float(interval.width.grad) > 0
 
 
+@pytest.mark.parametrize(("width", "limit"), [(1.2, 1.0), (-0.1, 0.0), (0.4, 0.4)])
+def test_limits_are_clamped_but_their_gradient_passes(width, limit):
+    interval = Interval(SO2(), samples=4)
+    with torch.no_grad():
+        interval.width.fill_(width)
+    limits = interval.limits()
+    assert limits.item() == pytest.approx(limit)
+    limits.sum().backward()
+    assert interval.width.grad == 1
+
+
 def test_every_element_moves_with_the_width():
     interval = Interval(SO2(), 4, 0.5).eval()
     elements, _ = interval(like)
