@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexNet, SeparableConv
-from kernelfield.layers import CCNNBlock, TwoConvBlock
+from kernelfield.layers import BatchNorm, CCNNBlock, TwoConvBlock, make_norm
 
 
 class Triple(nn.Module):
@@ -94,3 +94,24 @@ def test_ckcnns_and_flexnets_are_their_parts_in_order() -> None:
         y = block(y)
     torch.testing.assert_close(net(x), net.readout(y))
     assert [(block.activation, block.activate_branch) for block in net.blocks] == [("relu", False)] * 2
+
+
+def test_batch_norms_without_momentum_average_all_batches() -> None:
+    ours, theirs = BatchNorm(3, momentum=None), nn.BatchNorm1d(3, momentum=None)
+    for _ in range(3):
+        x = torch.randn(4, 3, 8) + torch.randn(3, 1)
+        torch.testing.assert_close(ours(x), theirs(x))
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
+def test_layer_norms_do_not_change_with_the_size_of_a_signal() -> None:
+    norm, x = make_norm("layer", 4), torch.randn(2, 4, 8)
+    torch.testing.assert_close(norm(1e-3 * x), norm(x), rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(norm(x).flatten(1).var(dim=1, correction=0), torch.ones(2))
+
+
+@pytest.mark.parametrize(("blocks", "gain"), [(2, 1.0), (4, 1.0), (16, 0.5)])
+def test_deep_ckcnns_start_with_smaller_outputs(blocks: int, gain: float) -> None:
+    weight = CKCNN(1, 400, 4, channels=25, blocks=blocks, hidden=4).readout.linear.weight.detach()
+    assert float(weight.std()) == pytest.approx(gain / 5, rel=0.05)
