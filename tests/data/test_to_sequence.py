@@ -16,7 +16,7 @@ from kernelfield.data.sets.synthetic.chirps import chirps
 from kernelfield.data.sets.synthetic.memory import copy_memory
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import listops
-from kernelfield.data.transforms.batch import CropFlip, Observed, Standardize
+from kernelfield.data.transforms.batch import CropFlip, Observed, ResizeRotateCrop, Standardize
 from kernelfield.data.transforms.series import Series, build
 from kernelfield.data.transforms.split import class_index, divide, hold_out, moments
 from kernelfield.layers import CKConv
@@ -102,6 +102,30 @@ def test_half_of_the_images_are_mirrored_from_left_to_right(flip: bool) -> None:
     mirrored, same = ((changed == y).flatten(1).all(dim=1) for y in (x.flip(3), x))
     assert bool((same ^ mirrored).all())
     assert float(mirrored.double().mean()) == pytest.approx(0.5 if flip else 0.0, abs=0.1)
+
+
+def test_images_are_shifted_up_to_the_padding_either_way() -> None:
+    torch.manual_seed(0)
+    x = torch.zeros(400, 1, 9, 9)
+    x[:, :, 4, 4] = 1.0
+    changed = CropFlip(2, flip=False)(Batch(x), True).inputs
+    for places in changed.nonzero()[:, 2:].T:
+        assert places.unique().tolist() == [2, 3, 4, 5, 6]
+
+
+def test_images_are_turned_either_way_and_half_of_them_mirrored() -> None:
+    torch.manual_seed(0)
+    x = torch.zeros(300, 2, 65, 65)
+    x[:, 0, 12, 32], x[:, 1, 32, 52] = 1.0, 1.0  # above the middle, and to its right
+    changed = ResizeRotateCrop(65, 65, 30.0)(Batch(x), True).inputs
+    axis = torch.arange(65.0) - 32
+    mass = changed.sum(dim=(2, 3))
+    across, down = ((changed * weight).sum(dim=(2, 3)) / mass for weight in (axis, axis.unsqueeze(1)))
+    mirrored = across[:, 1] < 0
+    assert float(mirrored.double().mean()) == pytest.approx(0.5, abs=0.1)
+    for some in (mirrored, ~mirrored):
+        turned = torch.rad2deg(torch.atan2(across[some, 0], -down[some, 0]))
+        assert (float(turned.min()), float(turned.max())) == pytest.approx((-30, 30), abs=3)
 
 
 def test_the_unit_of_time_is_the_median_gap() -> None:
