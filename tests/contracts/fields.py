@@ -186,8 +186,12 @@ class FieldContract:
         assert values.equal(expected)
 
     def test_max_frequency_is_a_positive_scalar_or_unknown(self) -> None:
-        frequency = self.build().max_frequency()
+        field = self.build()
+        frequency = field.max_frequency()
         assert frequency is None or (frequency.shape == () and frequency > 0)
+        wider = field.max_frequency(cut=3.0)
+        assert (wider is None) == (frequency is None)
+        assert wider is None or wider >= frequency
 
     @pytest.mark.parametrize(
         ("coords", "error", "says"),

@@ -38,6 +38,28 @@ def test_each_augmentation_changes_training_samples(name: str) -> None:
     assert not torch.allclose(changed[0], changed[1])
 
 
+def test_amounts_of_augmentation_are_those_given() -> None:
+    torch.manual_seed(0)
+    ones, ramp = torch.ones(500, 1, 101), torch.arange(-50.0, 51).expand(500, 1, 101)
+
+    def changed(x: torch.Tensor, name: str) -> torch.Tensor:
+        return AugmentSeries(**{**NONE, name: 0.2})(Batch(x), True).inputs[:, 0]
+
+    gain = changed(ones, "gain")[:, 0].log()
+    assert (float(gain.mean()), float(gain.std())) == pytest.approx((0, 0.2), abs=0.03)
+    noise = changed(ones, "noise") - 1
+    assert (float(noise.mean()), float(noise.std())) == pytest.approx((0, 0.2), abs=0.01)
+    hidden = (changed(ones, "hide") == 0).double().mean(dim=1)
+    assert 0.19 < hidden.max() <= 0.21
+    assert float(hidden.mean()) == pytest.approx(0.1, abs=0.01)
+    middle = changed(ramp, "shift")[:, 50]  # a share of the length, either way
+    assert (float(middle.min()), float(middle.max())) == pytest.approx((-20.2, 20.2), abs=0.5)
+    stretched = changed(ramp, "speed")
+    slope = stretched[:, 60] / 10
+    torch.testing.assert_close(stretched[:, 50], torch.zeros(500), rtol=0, atol=1e-4)
+    assert (float(slope.min()), float(slope.max())) == pytest.approx((0.8, 1.2), abs=0.01)
+
+
 def test_a_shift_moves_values_and_mask_together() -> None:
     torch.manual_seed(0)
     ramp = torch.arange(1.0, 41).view(1, 1, 40).expand(8, 1, 40)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield.data.base import TargetScale
 from kernelfield.data.io.pairs import split_files
 from kernelfield.data.io.ply import read_ply
 from kernelfield.data.labelled import labelled_split
@@ -167,6 +168,21 @@ def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None
     if batch.scale is not None:
         undone = batch.scale.undo(batch.target)
         torch.testing.assert_close(undone.float(), data.train.target)
+        assert batch.scale == TargetScale.of(data.train.target)
+
+
+def test_masked_positions_do_not_count_in_the_normalisation(tmp_path: Path) -> None:
+    source = np.random.default_rng(0)
+    x, y = source.normal(3, 2, size=(20, 2, 30)), source.normal(-5, 4, size=(20, 1, 30))
+    mask = np.arange(30) < source.integers(10, 30, size=(20, 1))
+    x, y = (np.where(mask[:, None], values, -999.0) for values in (x, y))
+    np.savez(tmp_path / "data.npz", x=x, y=y, mask=mask)
+    data = load("arrays", tmp_path / "data.npz", standardize=True)
+    batch = data.train.batch(slice(None))
+    for values in (batch.inputs, batch.target):
+        seen = values.movedim(1, -1)[batch.mask]
+        torch.testing.assert_close(seen.mean(dim=0), torch.zeros(values.shape[1]), rtol=0, atol=1e-5)
+        torch.testing.assert_close(seen.std(dim=0, correction=0), torch.ones(values.shape[1]))
 
 
 def test_mismatched_arrays_are_refused(tmp_path: Path) -> None:

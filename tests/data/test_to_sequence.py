@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -14,7 +16,8 @@ from kernelfield.data.sets.synthetic.chirps import chirps
 from kernelfield.data.sets.synthetic.memory import copy_memory
 from kernelfield.data.sets.synthetic.shapes import shapes
 from kernelfield.data.sets.text.listops import listops
-from kernelfield.data.transforms.batch import Observed, Standardize
+from kernelfield.data.transforms.batch import CropFlip, Observed, ResizeRotateCrop, Standardize
+from kernelfield.data.transforms.series import Series, build
 from kernelfield.data.transforms.split import class_index, divide, hold_out, moments
 from kernelfield.layers import CKConv
 
@@ -91,6 +94,49 @@ def test_observed_adds_a_channel_and_zeroes_missing_values() -> None:
     assert Observed()(Batch(torch.ones(1, 2, 3)), True).inputs.shape == (1, 3, 3)
 
 
+@pytest.mark.parametrize("flip", [True, False])
+def test_half_of_the_images_are_mirrored_from_left_to_right(flip: bool) -> None:
+    torch.manual_seed(0)
+    x = torch.rand(300, 2, 3, 5)
+    changed = CropFlip(0, flip=flip)(Batch(x), True).inputs
+    mirrored, same = ((changed == y).flatten(1).all(dim=1) for y in (x.flip(3), x))
+    assert bool((same ^ mirrored).all())
+    assert float(mirrored.double().mean()) == pytest.approx(0.5 if flip else 0.0, abs=0.1)
+
+
+def test_images_are_shifted_up_to_the_padding_either_way() -> None:
+    torch.manual_seed(0)
+    x = torch.zeros(400, 1, 9, 9)
+    x[:, :, 4, 4] = 1.0
+    changed = CropFlip(2, flip=False)(Batch(x), True).inputs
+    for places in changed.nonzero()[:, 2:].T:
+        assert places.unique().tolist() == [2, 3, 4, 5, 6]
+
+
+def test_images_are_turned_either_way_and_half_of_them_mirrored() -> None:
+    torch.manual_seed(0)
+    x = torch.zeros(300, 2, 65, 65)
+    x[:, 0, 12, 32], x[:, 1, 32, 52] = 1.0, 1.0  # above the middle, and to its right
+    changed = ResizeRotateCrop(65, 65, 30.0)(Batch(x), True).inputs
+    axis = torch.arange(65.0) - 32
+    mass = changed.sum(dim=(2, 3))
+    across, down = ((changed * weight).sum(dim=(2, 3)) / mass for weight in (axis, axis.unsqueeze(1)))
+    mirrored = across[:, 1] < 0
+    assert float(mirrored.double().mean()) == pytest.approx(0.5, abs=0.1)
+    for some in (mirrored, ~mirrored):
+        turned = torch.rad2deg(torch.atan2(across[some, 0], -down[some, 0]))
+        assert (float(turned.min()), float(turned.max())) == pytest.approx((-30, 30), abs=3)
+
+
+def test_the_unit_of_time_is_the_median_gap() -> None:
+    times = [np.array([0.0, 0.5, 1.0, 1.5, 9.0]), np.array([3.0, 3.5, 4.1])]
+    series = [Series(np.arange(len(t))[None].astype(float), label, t) for t, label in zip(times, "ab", strict=True)]
+    data = build("gaps", [series] * 3)
+    assert data.unit == 0.5
+    torch.testing.assert_close(data.train.coords[..., 0], torch.tensor([[0, 1, 2, 3, 18], [0, 1, 2.2, 2.2, 2.2]]))
+    assert data.train.mask.tolist() == [[True] * 5, [True] * 3 + [False] * 2]
+
+
 def test_sequence_forms_need_images() -> None:
     data = chirps(128, **FEW)
     for change in (as_sequence, noise_padded):
@@ -101,6 +147,25 @@ def test_sequence_forms_need_images() -> None:
         noise_padded(shapes(8, **FEW), 100, noise="none")
     with pytest.raises(ValueError, match=r"\blength must"):
         noise_padded(shapes(8, **FEW), 7)
+
+
+@pytest.mark.parametrize("form", ["images", "sequences", "augmented"])
+def test_one_order_of_pixels_for_all_splits_and_their_masks(form: str) -> None:
+    numbers = torch.arange(12.0).view(1, 1, 3, 4)
+    mask = (numbers[:, 0] % 3 != 0).expand(2, 3, 4)
+    split = Split(numbers.expand(2, 1, 3, 4), torch.zeros(2), mask=mask, prepare=CropFlip(0, flip=False))
+    split = split if form == "augmented" else replace(split, prepare=None)
+    data = Data.from_splits("numbers", [split] * 3, classes=("a", "b"))
+    mixed = permuted(as_sequence(data) if form == "sequences" else data, seed=3)
+    assert mixed.size == (12,)
+    orders = set()
+    for part in (mixed.train, mixed.validation, mixed.test):
+        for training in (False, True):
+            batch = part.batch(slice(None), training=training)
+            assert torch.equal(batch.mask, batch.inputs[:, 0] % 3 != 0)
+            orders |= {tuple(row) for row in batch.inputs[:, 0].tolist()}
+    (order,) = orders
+    assert sorted(order) == list(range(12)) != list(order)
 
 
 @given(st.floats(0, 0.95), st.integers(0, 3))

@@ -59,6 +59,14 @@ def test_the_card_of_a_run(run: Run) -> None:
     assert card["design"]["learned"] == {name: [fresh[name], trained[name]] for name in fresh}  # widths of both masks
 
 
+def test_times_and_energies_are_those_of_one_sample(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelfield.experiments.card._timed", lambda *_: (2.0, 6.0))
+    compute = measure_card(run.folder)["compute"]
+    for name, samples in (("single", 1), ("batch", 8), ("step", 8)):
+        assert compute[name] == {"samples": samples, "seconds": 2 / samples, "joules": 6 / samples}
+    assert (compute["training"]["seconds_here"], compute["training"]["joules_here"]) == (96 * 2 / 8, 96 * 6 / 8)
+
+
 def test_the_page_and_its_picture_are_written(run: Run) -> None:
     page = make_card(run.folder, seconds=0.05)
     assert "not measured" in page.read_text(encoding="utf-8")  # shares of the data

@@ -75,6 +75,17 @@ def test_errors_are_in_the_unit_of_the_target() -> None:
     assert meter.compute()["mae"] == pytest.approx((5 + 10) / 2)
 
 
+def test_relative_errors_do_not_depend_on_the_scale_of_training() -> None:
+    target, prediction = 100 + 10 * torch.randn(3, 2, 8), 100 + 10 * torch.randn(3, 2, 8)
+    seen = torch.rand(3, 8) < 0.7
+    scale = TargetScale((90.0, 110.0), (5.0, 20.0))
+    plain, scaled = Meter("dense-regression", 2), Meter("dense-regression", 2)
+    plain.update(prediction, batch(target, seen))
+    scaled.update(scale.normal(prediction), batch(scale.normal(target), seen, scale=scale))
+    for name in ("mse", "mae", "psnr", "l2"):
+        assert scaled.compute()[name] == pytest.approx(plain.compute()[name], rel=1e-5)
+
+
 def test_area_under_the_curve_is_the_share_of_ordered_pairs() -> None:
     # Scores far beyond what a sigmoid of float32 tells apart, with ties.
     scores, labels = torch.randint(10, (60, 1)).float() * 50, torch.randint(2, (60, 1))
@@ -83,6 +94,12 @@ def test_area_under_the_curve_is_the_share_of_ordered_pairs() -> None:
     pairs = scores[labels == 1][:, None] - scores[labels == 0][None]
     wanted = ((pairs > 0).double() + 0.5 * (pairs == 0).double()).mean()
     assert meter.compute()["auc"] == pytest.approx(float(wanted), abs=1e-6)
+
+
+def test_bits_are_the_loss_in_units_of_log_2() -> None:
+    meter = Meter("language", 4)
+    meter.update(torch.zeros(2, 4, 6), batch(torch.randint(4, (2, 6))))
+    assert meter.compute()["bits"] == pytest.approx(2.0)  # of 4 equally likely tokens
 
 
 def test_metrics_of_no_samples_are_nan() -> None:

@@ -60,6 +60,13 @@ def test_decayed_parameters_are_named() -> None:
         decayed_names(network, ["nothing.*"])
 
 
+def test_masks_keep_their_learning_rate_if_they_are_decayed() -> None:
+    groups = {g["name"]: g for g in parameter_groups(net(), lr=2.0, weight_decay=0.5, decayed=["all"], mask_lr=0.1)}
+    assert set(groups) == {"decayed", "masks, decayed"}
+    assert groups["masks, decayed"]["lr"] == pytest.approx(0.2)
+    assert {g["weight_decay"] for g in groups.values()} == {0.5}
+
+
 def test_subsets_and_tables() -> None:
     network = PartialGCNN(1, 3, group=SO2(), samples=4, channels=(2, 2, 2, 2), kernel_size=3)
     groups = {g["name"]: g for g in parameter_groups(network, lr=1.0, weight_decay=0.5, subset_lr=0.1)}

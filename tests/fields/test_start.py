@@ -10,6 +10,7 @@ import torch
 
 from kernelfield import CKCNN, FlexNet, create_model
 from kernelfield.fields import SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, bind_start
+from kernelfield.grids import kernel_grid
 from kernelfield.layers import CKConv, FlexConv, SeparableConv
 
 
@@ -115,6 +116,39 @@ def test_a_kernel_is_divided_by_the_root_of_its_first_points() -> None:
     scaled = FlexConv(3, 3, dim=2, size=32, field=partial(MAGNet, start="ccnn"))
     # σ = 0.0375 leaves 5×5 points, as the authors' crop.
     torch.testing.assert_close(scaled.field.out.weight, drawn.field.out.weight / math.sqrt(3 * 25))
+
+
+@pytest.mark.parametrize("neighbors", [4, 16])
+def test_a_kernel_on_points_is_divided_by_the_root_of_its_neighbors(neighbors: int) -> None:
+    layers = []
+    for gain in (None, "start"):
+        torch.manual_seed(0)
+        field = partial(MAGNet, start="ccnn")
+        layers.append(FlexConv(3, 3, size=32, sigma=0.3, field=field, neighbors=neighbors, gain=gain))
+    drawn, scaled = (layer.field.out.weight for layer in layers)
+    torch.testing.assert_close(scaled, drawn / math.sqrt(3 * neighbors))
+
+
+@pytest.mark.parametrize("sigma", [0.01, 0.1, 0.3, 5.0])
+@pytest.mark.parametrize(("dim", "causal"), [(1, True), (1, False), (2, False)])
+def test_first_points_are_those_that_the_mask_keeps(dim: int, causal: bool, sigma: float) -> None:
+    layer = FlexConv(1, 1, dim=dim, size=9, sigma=sigma, causal=causal)
+    kept = layer.mask(kernel_grid(9, dim=dim, causal=causal)) > 0
+    assert layer._initial_points() == int(kept.sum())
+
+
+@pytest.mark.parametrize("causal", [True, False])
+def test_envelopes_start_inside_the_kernel_and_its_mask(causal: bool) -> None:
+    field = partial(MAGNet, hidden=400)
+    for layer, reach in (
+        (FlexConv(1, 1, size=32, sigma=0.12, causal=causal, field=field), 1.667 * 0.12),
+        (FlexConv(1, 1, size=32, sigma=3.0, causal=causal, field=field), 1.0),
+        (CKConv(1, 1, size=32, causal=causal, field=field), 1.0),
+    ):
+        centres = layer.field.mean.detach()
+        low = 0.0 if causal else -reach
+        assert low <= centres.min() < low + 0.05 * reach
+        assert 0.95 * reach < centres.max() <= reach
 
 
 def test_causal_phases_are_zero_in_the_middle_of_the_input() -> None:

@@ -78,6 +78,17 @@ def test_width_zero_is_the_identity_and_can_grow_again():
     assert float(interval.width.grad) > 0
 
 
+@pytest.mark.parametrize(("width", "limit"), [(1.2, 1.0), (-0.1, 0.0), (0.4, 0.4)])
+def test_limits_are_clamped_but_their_gradient_passes(width, limit):
+    interval = Interval(SO2(), samples=4)
+    with torch.no_grad():
+        interval.width.fill_(width)
+    limits = interval.limits()
+    assert limits.item() == pytest.approx(limit)
+    limits.sum().backward()
+    assert interval.width.grad == 1
+
+
 def test_every_element_moves_with_the_width():
     interval = Interval(SO2(), 4, 0.5).eval()
     elements, _ = interval(like)
@@ -108,6 +119,18 @@ def test_gates_have_the_gradient_of_the_soft_sample():
     gates[1:].sum().backward()
     assert bool((distribution.logits.grad > 0).any())
     assert bool((distribution.logits.grad >= 0).all())
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.25])
+def test_the_temperature_sharpens_the_soft_sample(temperature, monkeypatch):
+    distribution = Bernoulli(Cyclic(3), 0.8, temperature)
+    noise = torch.tensor([-0.5, 1.0], dtype=torch.float64)
+    monkeypatch.setattr(distribution, "_noise", lambda *_: noise)
+    elements, gates = distribution(like)
+    assert len(elements) == 3  # log(0.8 / 0.2) = 1.39 exceeds the noise
+    gates.sum().backward()
+    soft = torch.sigmoid((distribution.logits.detach() + noise) / temperature)
+    torch.testing.assert_close(distribution.logits.grad, (soft * (1 - soft) / temperature).float())
 
 
 def test_bernoulli_is_deterministic_in_evaluation():

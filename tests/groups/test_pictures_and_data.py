@@ -38,6 +38,18 @@ def test_mnist6_180_is_balanced_and_its_classes_are_half_a_turn_apart(digits):
     assert not x.equal(mnist6_180(*digits, copies=3, seed=1)[0])
 
 
+@pytest.mark.parametrize("margin", [0, 30])
+def test_sixes_are_turned_up_to_the_margin(digits, margin, monkeypatch):
+    found = []
+    monkeypatch.setattr(
+        "kernelfield.data.transforms.rotate.rotate", lambda images, angles: found.append(angles) or images
+    )
+    mnist6_180(*digits, copies=100, margin=margin)
+    angles = torch.rad2deg(found[0])
+    assert 0.97 * (90 - margin) < angles.max() <= 90 - margin
+    assert -(90 - margin) <= angles.min() < -0.97 * (90 - margin)
+
+
 def test_mnist6_m_holds_mirror_images(digits):
     x, y = mnist6_m(*digits)
     assert x[y == 1].equal(x[y == 0].flip(-1))

@@ -77,6 +77,16 @@ def test_takes_inputs_of_any_length(scales, head):
     assert net(torch.randn(2, 2, 100), mask=torch.rand(2, 100) < 0.5).shape == (2, 3)
 
 
+@pytest.mark.parametrize("scales", [0, 3])
+def test_unseen_samples_have_no_effect(scales):
+    net = WaveletNet(2, 3, stages=[Stage(4, 5)], scales=scales).eval()
+    x, mask = torch.randn(2, 2, 40), torch.rand(2, 40) < 0.5
+    with torch.no_grad():
+        wanted = net(x, mask=mask)
+        torch.testing.assert_close(net(torch.where(mask.unsqueeze(1), x, 100.0), mask=mask), wanted)
+        assert not torch.allclose(net(x), wanted)
+
+
 def test_other_sampling_rates():
     """Twice the rate, told so, is the same sound: for signals that end where they begin, the same to rounding."""
     net = small().double().eval()

@@ -151,6 +151,7 @@ def test_values_of_a_closed_stream_are_not_read() -> None:
     online = kf.stream(net, 2).close([0])
     y = online.push(torch.where(torch.tensor([True, False]).view(2, 1, 1), float("nan"), x))
     assert_equal_outputs(y[1:], forward_after(net, x[1:]))
+    assert online.samples == (0, 30)
     assert not online.reset([0]).push(x)[0].isnan().any()
 
 

@@ -180,8 +180,12 @@ class Field(nn.Module):
         """How a layer scales a new field: "points", "measured" or "none"; see :data:`.start.SCALING`."""
         return "measured" if self.start is None else SCALING[self.start]
 
-    def max_frequency(self) -> Tensor | None:
-        """Return the highest frequency the field contains, in cycles per unit of coordinate; None if unknown."""
+    def max_frequency(self, cut: float = 2.0) -> Tensor | None:  # noqa: ARG002
+        """Return the highest frequency the field contains, in cycles per unit of coordinate; None if unknown.
+
+        Args:
+            cut: number of standard deviations after which the spectrum of a Gaussian counts as zero.
+        """
         return None
 
     def support(self) -> tuple[float, ...] | None:

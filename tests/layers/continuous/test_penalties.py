@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import pytest
@@ -114,6 +115,20 @@ def test_training_with_the_aliasing_loss_brings_frequencies_under_nyquist(per_fi
         aliasing_loss(net, per_filter=per_filter, with_mask=with_mask).backward()
         optimizer.step()
     assert all(frequency(layer) < 1.02 * nyquist(layer) for layer in layers)
+
+
+def test_frequencies_add_and_are_measured_against_the_shortest_axis() -> None:
+    """Chapter 5, Eq. 8 to 11: the filters' frequencies, a Gaussian's 1/(2πσ) per deviation, half the samples."""
+    layer = FlexConv(2, 2, dim=2, size=(24, 10), sigma=(0.3, 0.05))
+    assert nyquist(layer) == 5
+    for cut in (1.0, 2.0):
+        filters, mask = layer.field.bandwidths(cut), cut / (2 * math.pi * 0.05)
+        torch.testing.assert_close(kernel_frequency(layer, cut), filters.sum() + mask)
+        each = (filters + (mask - 0.5 * 5) / len(filters)).clamp(min=0).square().sum()
+        torch.testing.assert_close(aliasing_loss(layer, nyquist_factor=0.5, cut=cut, unit=1.0), each)
+        together = (filters.sum() + mask - 0.5 * 5).clamp(min=0).square()
+        found = aliasing_loss(layer, nyquist_factor=0.5, cut=cut, unit=1.0, per_filter=False)
+        torch.testing.assert_close(found, together)
 
 
 def test_aliasing_loss_is_zero_under_nyquist_and_grows_above() -> None:

@@ -10,6 +10,7 @@ from torch import nn
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import SIREN, Field, MAGNet
+from kernelfield.layers.continuous.sampled_kernel import smooth_kernel
 from kernelfield.testing import assert_resolution_consistent
 
 STEPS = (0.5, 2.0, 0.37)
@@ -108,6 +109,27 @@ def test_smoothing_removes_what_training_never_saw() -> None:
     spectrum, smoothed = (torch.fft.rfft(m.kernel(0.25)).abs().square().sum((0, 1)) for m in (plain, smooth))
     nyquist = len(spectrum) // 4
     assert smoothed[2 * nyquist :].sum() < 0.05 * spectrum[2 * nyquist :].sum()
+
+
+def test_smoothing_blurs_with_a_gaussian_of_half_a_training_step() -> None:
+    peak = torch.zeros(1, 1, 41)
+    peak[..., 20] = 1.0
+    for step, reach in ((0.5, 2), (0.1, 10)):
+        blurred = smooth_kernel(peak, (step,)).flatten()
+        offsets = step * (torch.arange(41.0) - 20)
+        wanted = torch.exp(-2 * offsets.square()) * (offsets.abs() <= reach * step + 1e-6)
+        torch.testing.assert_close(blurred, wanted / wanted.sum())
+
+
+@pytest.mark.parametrize("at_points", [False, True])
+def test_one_sample_per_step_is_the_density_of_a_grid(at_points: bool) -> None:
+    layer = CKConv(3, 2, size=16, field=partial(SIREN, omega_0=2.0))
+    x = torch.randn(2, 3, 20)
+    given = {"coords": 0.5 * torch.arange(20.0).view(-1, 1)} if at_points else {}
+    plain = layer(x, step=0.5, **given)
+    torch.testing.assert_close(layer(x, step=0.5, density=torch.full((2, 20), 2.0), **given), plain)
+    twice = layer(x, step=0.5, density=torch.full((2, 20), 4.0), add_bias=False, **given)
+    torch.testing.assert_close(twice, layer(x, step=0.5, add_bias=False, **given) / 2)
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5, 0.7])

@@ -105,6 +105,17 @@ def test_the_size_of_a_response_does_not_depend_on_the_number_of_samples():
     assert sizes[1] == pytest.approx(sizes[0], rel=0.2)
 
 
+def test_a_sum_over_elements_is_their_mean_times_their_number():
+    found = []
+    signal = GroupSignal(torch.randn(1, 2, 6, 5, 5), SO2().sample(6, stratified=True), group=SO2())
+    for reduction in ("mean", "sum"):
+        torch.manual_seed(0)
+        conv = GroupConv(2, 3, group=SO2(), field=SIREN, samples=4, resample=False, reduction=reduction)
+        found.append(conv(signal).values)
+    # The sum starts with a kernel that is smaller by the root of the expected number of terms.
+    torch.testing.assert_close(found[1], found[0] * 6 / 4**0.5)
+
+
 def test_kernel_is_continuous_at_the_identity():
     for group in (SO2(), SO2("circle")):
         kernel = GroupConv(2, 2, group=group, field=Smooth, samples=2).double().kernel

@@ -199,6 +199,13 @@ def test_takes_one_convolution_call(monkeypatch):
     assert calls == [(4 * 8, 3 * 8, 3, 3)]
 
 
+def test_batch_norms_add_the_published_number_to_the_variance():
+    x = 1e-2 * torch.randn(8, 2, 4, 6, 6)
+    y = GroupBatchNorm(2)(x).detach()
+    variance = x.var(dim=(0, 2, 3, 4), correction=0)
+    torch.testing.assert_close(y.var(dim=(0, 2, 3, 4), correction=0), variance / (variance + 2e-5))
+
+
 def test_values_keep_their_variance():
     x = torch.randn(4, 16, 24, 24)
     lift = LiftingConv(16, 32, group=Cyclic(4), kernel_size=5)

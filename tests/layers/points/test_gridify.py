@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional as F
 
 from kernelfield import CKConv, Degridify, GridifiedNet, Gridify
 from kernelfield.fields import SIREN
@@ -51,6 +52,35 @@ class TestThereAndBack(CloudContract):
 
     def make(self, dim: int, low: float = -1.0) -> nn.Module:
         return _ThereAndBack(dim, low)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
+@pytest.mark.parametrize("message", ["product", "mlp"])
+def test_values_on_the_grid_follow_from_the_equation(message: str, reduce: str) -> None:
+    """Chapter 4, section 2.2, edge by edge; offsets are measured in halves of the extent."""
+    layer = Gridify(2, 3, dim=2, grid=3, neighbors=2, extent=((0, -2), (4, 2)), message=message, reduce=reduce)
+    parts = layer.messages.double()
+    for name, parameter in parts.named_parameters():
+        if name.endswith("bias"):
+            nn.init.normal_(parameter)
+    x, coords = torch.randn(1, 2, 12).double(), (torch.rand(1, 12, 2) * 4 - torch.tensor([0.0, 2.0])).double()
+    edges = layer.edges(coords)
+
+    def mlp(network: nn.Sequential, values: torch.Tensor) -> torch.Tensor:
+        first, last = network[0], network[2]
+        return F.gelu(values @ first.weight.T + first.bias) @ last.weight.T + last.bias
+
+    rows = []
+    for node in range(9):
+        sources = edges.source[0][(edges.target[0] == node) & edges.valid[0]]
+        offsets = (layer.nodes(torch.float64)[node] - coords[0, sources]) / 2
+        values, position = mlp(parts.node, x[0].T)[sources], parts.position(offsets)
+        each = values * position
+        if message == "mlp":
+            each = mlp(parts.message, torch.cat([values, position], dim=1))
+        rows.append({"mean": each.mean(0), "sum": each.sum(0), "max": each.amax(0)}[reduce])
+    wanted = mlp(parts.update, torch.stack(rows))
+    torch.testing.assert_close(layer(x, coords).flatten(2)[0].T, wanted)
 
 
 @pytest.mark.parametrize("reduce", ["mean", "max", "sum"])

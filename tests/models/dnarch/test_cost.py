@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from kernelfield import CCNN
 from kernelfield.layers import BatchNorm, ContinuousConv, Pointwise
 from kernelfield.masks import SigmoidMask
-from kernelfield.models.dnarch.cost import network_cost
+from kernelfield.models.dnarch.cost import BlockSizes, block_cost, network_cost
 from tests.models.dnarch.nets import build, moved, signal
-
-if TYPE_CHECKING:
-    from kernelfield import CCNN
 
 
 class _CountGelu(TorchFunctionMode):
@@ -66,6 +64,41 @@ def test_complexity_is_what_hooks_count_in_the_materialised_network(dim: int, si
     count = counted(small, signal(dim, size)[:1])
     assert float(net.complexity().detach()) == pytest.approx(count, rel=0.05)
     assert network_cost(small) == pytest.approx(count, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "more_per_block", "more"),
+    [
+        ({}, 0, 0),
+        ({"dropout": 0.1}, 64, 0),
+        ({"block": "s4"}, -64, 0),
+        ({"norm": "none"}, -64, -2 * 64),
+        ({"prenorm": False}, 0, -64),
+        ({"stem": "linear"}, 0, -3 * 16 * 4),
+        ({"readout": "last"}, 0, -64),
+        ({"readout": "dense", "causal": False}, 0, 16 * 4 * 5 - 4 * 5 - 64),
+    ],
+    ids=str,
+)
+def test_the_cost_of_a_network_has_a_term_for_each_of_its_parts(
+    options: dict[str, Any], more_per_block: int, more: int
+) -> None:
+    """A signal of 4 channels and 16 samples: 64 values, and log₂ 16 = 4."""
+    net = CCNN(3, 5, size=16, channels=4, blocks=2, **options)
+    block = 4 * 64 + 2 * 64 * 4 + 2 * 64 + 64 + 64  # Fourier, two maps, two nonlinearities, norm, sum
+    stem = 3 * 16 * 4 + 3 * 64 + 64 + 64  # Fourier, map, norm, nonlinearity
+    end = 64 + 64 + 4 * 5  # norm, mean, readout
+    assert network_cost(net) == stem + 2 * (block + more_per_block) + end + more
+
+
+@pytest.mark.parametrize("shape", [(16,), (8, 4)])
+def test_parts_of_a_block_at_a_lower_resolution(shape: tuple[int, ...]) -> None:
+    """The norm and the sum stay at the resolution of the signal; the rest is computed at the block's own."""
+    net = CCNN(3, 5, dim=len(shape), size=shape if len(shape) > 1 else shape[0], channels=4, blocks=1)
+    whole, half = math.prod(shape), math.prod(shape) // 2
+    sizes = BlockSizes(read=2, middle=3, written=4, lengths=(shape[0] // 2, *shape[1:]))
+    wanted = 2 * half * math.log2(half) + half * (2 * 3 + 3 * 4 + 3 + 4) + whole * (2 + 4)
+    assert block_cost(net, sizes) == pytest.approx(wanted)
 
 
 def test_complexity_loss_is_the_relative_square() -> None:

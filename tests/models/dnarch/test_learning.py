@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from kernelfield import CCNN, DNArch
 from kernelfield.masks import Mask
+from kernelfield.models.dnarch.materialize import kernel_points
 from kernelfield.ops import resample
 from tests.models.dnarch.nets import SMALL, build, convs, signal
 
@@ -55,6 +56,28 @@ def test_masks_start_at_the_size_of_the_network() -> None:
     torch.testing.assert_close(net.resolution.profile(torch.ones(1, 16)), torch.full((1, 16), 0.85))
     globally = DNArch(CCNN(3, 10, dim=2, size=32, channels=8, sigma=None))
     assert {b.kernel for b in globally.architecture().blocks} == {(35, 35)}
+
+
+def test_a_new_mask_on_kernels_keeps_their_energy() -> None:
+    base = CCNN(2, 3, size=24, **{**SMALL, "sigma": None})
+    net = DNArch(base, learn=("kernel",), sigma=0.1)
+    for old, new in zip(convs(base), convs(net.network), strict=True):
+        assert new.mask is not None
+        torch.testing.assert_close(new.energy(), old.energy(), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize(("dim", "size"), [(1, 20), (2, (6, 15))])
+def test_a_kernel_keeps_two_neighbours_by_which_it_can_grow(dim: int, size: Any) -> None:
+    net = build(dim, size, learn=("kernel",), causal=False)
+    layers = convs(net.network)
+    with torch.no_grad():
+        for layer in layers:
+            layer.mask.sigma.fill_(1e-6)
+    torch.optim.SGD(net.parameters(), lr=0.0).step()  # masks are clamped after a step
+    for layer in layers:
+        assert all(n >= 3 for n in kernel_points(layer))
+    net(signal(dim, size)).square().sum().backward()
+    assert all(bool((layer.mask.sigma.grad != 0).all()) for layer in layers)
 
 
 def test_the_weights_of_the_network_are_preserved() -> None:

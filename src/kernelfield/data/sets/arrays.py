@@ -90,9 +90,10 @@ def arrays(
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
-    prepare: Normalize | Chain = Normalize(*moments(values[index[0]].float()))
+    prepare: Normalize | Chain = Normalize(*moments(_seen(values.float(), mask)[index[0]]))
     if standardize and task in ("regression", "dense-regression"):
-        prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
+        known = _seen(target, mask) if task == "dense-regression" else target
+        prepare = Chain((prepare, ScaleTarget(TargetScale.of(known[index[0]]))))
     coords = None if stored["coords"] is None else torch.from_numpy(stored["coords"].astype(np.float32))
     every = Split(values, target, coords=coords, mask=mask, prepare=prepare)
     size = (
@@ -100,6 +101,11 @@ def arrays(
     )
     splits = [every.take(i) for i in index]
     return Data.from_splits(paths[0].stem, splits, task, out_channels=out, size=size, classes=classes)
+
+
+def _seen(values: Tensor, mask: Tensor | None) -> Tensor:
+    """Return (n, channels, *space) values with NaN where the mask is False; statistics leave them out."""
+    return values if mask is None else values.masked_fill(~mask.unsqueeze(1), torch.nan)
 
 
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -38,20 +39,29 @@ def as_sequence(data: Data, name: str | None = None) -> Data:
     >>> as_sequence(shapes(8, train=4)).size
     (64,)
     """
+    _check_images(data)
     return _flattened(data, None, name)
 
 
 def _flattened(data: Data, order: Tensor | None, name: str | None) -> Data:
-    _check_images(data)
-    size = data.size[0] * data.size[1]
+    if data.train.coords is not None:
+        raise ValueError(f"data must be on a grid, got {data.name} at points")
 
     def change(split: Split) -> Split:
         if augments(split.prepare):
             return replace(split, prepare=Flatten(split.prepare, order))
-        inputs = split.inputs.flatten(2)
-        return replace(split, inputs=inputs if order is None else inputs.index_select(2, order))
+        return replace(split, inputs=_in_order(split.inputs.flatten(2), order), mask=_flat_mask(split.mask, order))
 
-    return map_splits(data, change, name=name or data.name, dim=1, size=(size,))
+    return map_splits(data, change, name=name or data.name, dim=1, size=(math.prod(data.size),))
+
+
+def _in_order(positions: Tensor, order: Tensor | None) -> Tensor:
+    """Return (…, positions) values in another order of the positions, if there is one."""
+    return positions if order is None else positions.index_select(-1, order.to(positions.device))
+
+
+def _flat_mask(mask: Tensor | None, order: Tensor | None) -> Tensor | None:
+    return None if mask is None else _in_order(mask.flatten(1), order)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +86,10 @@ class Flatten:
     def __call__(self, batch: Batch, training: bool) -> Batch:
         if self.before is not None:
             batch = self.before(batch, training)
-        flat = batch.inputs.flatten(2)
+        flat, order = batch.inputs.flatten(2), None
         if self.order is not None:
             order = self._by_device.setdefault(flat.device, self.order.to(flat.device))
-            flat = flat.index_select(2, order)
-        return replace(batch, inputs=flat, mask=None if batch.mask is None else batch.mask.flatten(1))
+        return replace(batch, inputs=_in_order(flat, order), mask=_flat_mask(batch.mask, order))
 
     def __getstate__(self) -> dict[str, object]:
         return {**self.__dict__, "_by_device": {}}
@@ -101,11 +110,8 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     >>> bool(same.all()), torch.equal(plain.train.inputs, mixed.train.inputs)
     (True, False)
     """
-    length = data.size[0] * data.size[1] if data.dim == 2 else data.size[0]
-    order = torch.randperm(length, generator=torch.Generator().manual_seed(seed))
-    if data.dim == 2:
-        return _flattened(data, order, name)
-    return map_splits(data, lambda s: replace(s, inputs=s.inputs.index_select(2, order)), name=name or data.name)
+    order = torch.randperm(math.prod(data.size), generator=torch.Generator().manual_seed(seed))
+    return _flattened(data, order, name)
 
 
 @checked(noise=Choice("fresh", "shared"), name=TEXT | None)

@@ -173,8 +173,12 @@ def kernel_frequency(layer: ContinuousConv, cut: float = 2.0) -> Tensor | None:
     """Return the highest frequency of a layer's kernel, field and mask (chapter 5, Eq. 9); None if unknown.
 
     In cycles per unit of the kernel's coordinate, like :func:`nyquist`.
+
+    Args:
+        layer: the layer.
+        cut: number of standard deviations after which the spectrum of a Gaussian, in field or mask, counts as zero.
     """
-    highest = layer.field.max_frequency()
+    highest = layer.field.max_frequency(cut)
     return None if highest is None else highest + _mask_frequency(layer, cut)
 
 
