@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import wave
 from typing import TYPE_CHECKING
 
@@ -58,6 +59,25 @@ def test_amounts_of_augmentation_are_those_given() -> None:
     slope = stretched[:, 60] / 10
     torch.testing.assert_close(stretched[:, 50], torch.zeros(500), rtol=0, atol=1e-4)
     assert (float(slope.min()), float(slope.max())) == pytest.approx((0.8, 1.2), abs=0.01)
+
+
+def test_channels_that_mark_observations_stay_zeros_and_ones(tmp_path: Path) -> None:
+    """Values that were not observed stay zero, with every augmentation."""
+    file = tmp_path / "gaps.csv"
+    values = torch.randn(40, 2, 32, generator=torch.Generator().manual_seed(0)).tolist()
+    lines = [
+        f"{n},{t},{'ab'[c]},{values[n][c][t]},{'xy'[n % 2]}"
+        for n, c, t in itertools.product(range(40), range(2), range(32))
+        if not (c and n % 4 == 0 and 5 <= t < 9)  # one of two channels
+    ]
+    file.write_text("\n".join(["id,time,channel,value,label", *lines]))
+    data = augment_series(load("csv_series", file))
+    inputs = data.train.batch(slice(None), training=True).inputs
+    assert inputs.shape[1] == 4
+    values, observed = inputs.split(2, dim=1)
+    assert set(observed.unique().tolist()) == {0.0, 1.0}
+    assert (values[observed == 0] == 0).all()
+    assert (values[observed == 1] != 0).any()
 
 
 def test_a_shift_moves_values_and_mask_together() -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..._arguments import checked, checked_fields
-from ..._kinds import BOOL, NOT_NEGATIVE, RATE, Number
+from ..._kinds import BOOL, NOT_NEGATIVE, RATE, Int, Number
 from ..._object_kinds import DICT
-from .batch import Chain
+from .batch import Chain, Normalize
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["AugmentSeries", "augment_series"]
 
 
-@checked_fields(shift=RATE, speed=RATE, gain=Number(0, 10), noise=NOT_NEGATIVE, hide=RATE)
+@checked_fields(shift=RATE, speed=RATE, gain=Number(0, 10), noise=NOT_NEGATIVE, hide=RATE, indicators=Int(0))
 @dataclass(frozen=True)
 class AugmentSeries:
     r"""In training, shift, stretch and scale series, add noise, and set a span of each to zero.
@@ -39,6 +39,8 @@ class AugmentSeries:
         gain: standard deviation of the logarithm of the gain.
         noise: standard deviation of the noise, in standard deviations of the data.
         hide: largest share of the series that is set to zero.
+        indicators: number of last channels that are 1 where a value channel was observed; they move with their values,
+            and values that were not observed stay 0.
 
     >>> from kernelfield.data.base import Batch
     >>> batch = Batch(torch.randn(4, 2, 50))
@@ -52,6 +54,7 @@ class AugmentSeries:
     gain: float = 0.1
     noise: float = 0.05
     hide: float = 0.1
+    indicators: int = 0
     augments = True
 
     def __call__(self, batch: Batch, training: bool) -> Batch:
@@ -61,10 +64,14 @@ class AugmentSeries:
         n, _, length = x.shape
         if self.shift or self.speed:
             x, mask = self._moved(x, mask)
+        x, observed = x.split([x.shape[1] - self.indicators, self.indicators], dim=1)
         if self.gain:
             x = x * torch.exp(self.gain * torch.randn(n, 1, 1, device=x.device, dtype=x.dtype))
         if self.noise:
             x = x + self.noise * torch.randn_like(x)
+        if self.indicators:
+            observed = (observed > 0.999).to(x.dtype)  # both samples that a value lies between
+            x = torch.cat([x * observed, observed], dim=1)
         if self.hide:
             span = torch.rand(n, 1, device=x.device) * self.hide * length
             start = torch.rand(n, 1, device=x.device) * (length - span)
@@ -107,16 +114,18 @@ def augment_series(data: Data, augment: bool | dict[str, Any] = True) -> Data:
     if augment is False:
         return data
     given = augment if isinstance(augment, dict) else {}
-    known = [field.name for field in dataclasses.fields(AugmentSeries)]
+    known = [field.name for field in dataclasses.fields(AugmentSeries) if field.name != "indicators"]
     if not set(given) <= set(known):
         raise ValueError(f"augment must be true, false, or values of {', '.join(known)}, got {augment!r}")
     grid = data.dim == 1 and data.train.coords is None and data.vocabulary is None
     if not grid or data.task not in ("classification", "multilabel", "regression"):
         what = f"{data.task} of {data.dim} dimensions{'' if data.train.coords is None else ' at points'}"
         raise ValueError(f"augment must be given only for series with one target each, got {data.name!r}: {what}")
+    before = data.train.prepare
+    steps = before.steps if isinstance(before, Chain) else (before,)
+    adds_indicators = any(isinstance(step, Normalize) and step.observed for step in steps)
     try:
-        change = AugmentSeries(**given)
+        change = AugmentSeries(**given, indicators=data.in_channels // 2 if adds_indicators else 0)
     except (TypeError, ValueError) as error:
         raise type(error)(f"augment.{error}") from None
-    before = data.train.prepare
     return replace(data, train=replace(data.train, prepare=change if before is None else Chain((before, change))))
