@@ -281,6 +281,10 @@ def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)
     with pytest.warns(UserWarning, match="channel 1 of inputs holds no value"):
         load("arrays", tmp_path / "t.npz")
+    x[:, 1, 2:] = 1.0
+    np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)
+    with pytest.warns(UserWarning, match="40 positions"):
+        load("arrays", tmp_path / "t.npz")
 
 
 def test_series_that_float32_cannot_tell_apart_are_refused(tmp_path: Path) -> None:

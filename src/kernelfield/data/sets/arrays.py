@@ -153,7 +153,7 @@ def check_mask(mask: np.ndarray, path: Path) -> None:
 
 
 def _check_seen(inputs: np.ndarray, mask: np.ndarray | None, path: Path) -> None:
-    """Raise a ValueError for a sample without a value, and warn of a channel without any."""
+    """Raise a ValueError for a sample without a value; warn of empty channels and of partly observed positions."""
     if not inputs.size:  # points may have coordinates but no values
         return
     seen = ~np.isnan(inputs) if inputs.dtype.kind == "f" else np.ones(inputs.shape, dtype=bool)
@@ -165,6 +165,14 @@ def _check_seen(inputs: np.ndarray, mask: np.ndarray | None, path: Path) -> None
     unseen = ~seen.any(axis=(0, *range(2, seen.ndim)))
     if unseen.any():
         warnings.warn(f"{path}: channel {unseen.argmax()} of inputs holds no value", stacklevel=3)
+    known = seen[:, ~unseen]
+    partly = int((known.any(axis=1) & ~known.all(axis=1)).sum())
+    if partly:
+        warnings.warn(
+            f"{path}: {partly:,} positions have values in some channels only; a missing value counts as the mean of "
+            "its channel. A table of measurements also tells the network which channels were observed",
+            stacklevel=3,
+        )
 
 
 def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
