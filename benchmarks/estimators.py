@@ -195,7 +195,7 @@ def rows(report: dict[str, Any]) -> list[list[str]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sets", default=",".join(SETS))
-    parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--methods", nargs="+", default=list(METHODS), choices=list(METHODS))
     parser.add_argument(
         "--seeds", type=int, default=3, help="at most; one for DTW, for one network, and for networks on long series"
     )
@@ -206,7 +206,7 @@ def main() -> None:
     report: dict[str, Any] = {"machine": machine(torch.device("cpu"), 0), "sets": {}}
     if given.save is not None and given.save.exists():
         report["sets"] = json.loads(given.save.read_text())["sets"]
-    for method in given.methods.split(","):
+    for method in given.methods:
         for name in given.sets.split(","):
             found = report["sets"].setdefault(name, {}).setdefault(method, {"score": [], "seconds": []})
             for seed in range(len(found["score"]), seeds_of(name, method, given.seeds)):

@@ -23,6 +23,8 @@ from kernelfield.experiments.run_files import FolderLock
 from tests.commands import call
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from kernelfield.data.base import Batch
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -135,6 +137,15 @@ def test_the_guide_lists_the_codes() -> None:
     assert listed == {0, FAILED, WRONG, NO_DATA, DIVERGED, 130}
 
 
+@pytest.fixture
+def listening() -> Iterator[None]:
+    """Listen to Ctrl-C, which processes in the background of a script ignore."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listening")
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seeds: int) -> None:
     step, sent = Loop._step, []
@@ -158,6 +169,14 @@ def test_ctrl_c_stops_a_training_with_a_checkpoint(tmp_path: Path, monkeypatch: 
     call(*command)
 
 
+def test_an_ignored_ctrl_c_stays_ignored(listening: None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with stop_after_step(make_fabric("cpu")) as should_stop:
+        assert should_stop is None
+        assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+@pytest.mark.usefixtures("listening")
 def test_a_second_ctrl_c_stops_at_once() -> None:
     with stop_after_step(make_fabric("cpu")) as should_stop:
         assert should_stop is not None

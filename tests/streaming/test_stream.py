@@ -259,6 +259,7 @@ def test_a_state_of_another_network_is_refused() -> None:
         kf.stream(net, 2).load_state_dict(online.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:weights of size")
 @pytest.mark.parametrize(
     "changes", [{"readout": "last"}, {"block": "resnet"}, {"prenorm": False}, {"size": 21}], ids="-".join
 )

@@ -237,7 +237,8 @@ def context_processes(context: int) -> tuple[Any, bool]:
 def stop_after_step(fabric: Fabric) -> Iterator[Callable[[], bool] | None]:
     """Yield a callback for ``should_stop``: true after Ctrl-C, so that a training stops with a checkpoint.
 
-    A second Ctrl-C raises a KeyboardInterrupt at once. For several processes, which must stop together, yield None.
+    A second Ctrl-C raises a KeyboardInterrupt at once. Yield None for several processes, which must stop together, and
+    where the process ignores Ctrl-C, as in the background of a script.
     """
     asked: list[int] = []
 
@@ -247,7 +248,8 @@ def stop_after_step(fabric: Fabric) -> Iterator[Callable[[], bool] | None]:
         asked.append(number)
         typer.echo("kernelfield: stopping after this step; Ctrl-C again stops at once", err=True)
 
-    if fabric.world_size > 1 or threading.current_thread() is not threading.main_thread():
+    ignored = signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    if ignored or fabric.world_size > 1 or threading.current_thread() is not threading.main_thread():
         yield None
         return
     before = signal.signal(signal.SIGINT, ask)

@@ -256,8 +256,8 @@ def check_loggers(names: Sequence[str]) -> tuple[str, ...]:
     """
     for name in names:
         check_choice("log", name, LOGGERS)
-        if name in _INSTALL:
-            _require(name, _INSTALL[name])
+        if name in _CHECK:
+            _CHECK[name]()
     return tuple(dict.fromkeys(names))
 
 
@@ -287,6 +287,9 @@ def _require(module: str, install: str) -> None:
         raise ModuleNotFoundError(f"log {module!r} needs {module}: pip install {install}", name=module) from error
 
 
-#: what installs the module of a logger
-_INSTALL = {"tensorboard": "'kernelfield[train]'", "wandb": "'kernelfield[wandb]'"}
+#: checks that the module of a logger is installed
+_CHECK = {
+    "tensorboard": lambda: _require("tensorboard", "'kernelfield[train]'"),
+    "wandb": lambda: _require("wandb", "'kernelfield[wandb]'"),
+}
 _MAKE = {"csv": _csv, "tensorboard": _tensorboard, "wandb": _wandb}
