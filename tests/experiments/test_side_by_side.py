@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from kernelfield.experiments.checkpoint import _copied_together, latest_checkpoint, read_checkpoint
+from kernelfield.experiments.combine import pool_progress
 from kernelfield.experiments.fitting import Job, fit, fit_many
 from kernelfield.experiments.loop import Progress, TrainingInterrupted
 from kernelfield.experiments.reproduce import Row, reproduce, reproduce_rows
@@ -166,6 +167,18 @@ def test_stopped_seeds_resume(tmp_path: Path, step: int) -> None:
     for seed in ("seed-0", "seed-1"):
         assert not differing(weights(parts.folder / seed), weights(whole.folder / seed))
         assert metrics_without_time(Run(parts.folder / seed)) == metrics_without_time(Run(whole.folder / seed))
+
+
+def test_progress_of_several_trainings_is_that_of_one() -> None:
+    """Two of three trainings run one after the other: a finished one has no rate, a waiting one takes its time."""
+    seen: list[Progress] = []
+    first, second, _ = pool_progress(3, seen.append)
+    report = Progress(step=50, steps=100, epoch=1, loss=1.0, lr=0.1, rate=8.0, seconds_left=10.0, metrics={})
+    first(report)
+    assert (seen[-1].step, seen[-1].steps, seen[-1].rate, seen[-1].seconds_left) == (50, 300, 8.0, 50.0)
+    first(replace(report, step=100, seconds_left=0.0))
+    second(report)
+    assert (seen[-1].step, seen[-1].steps, seen[-1].rate, seen[-1].seconds_left) == (150, 300, 8.0, 30.0)
 
 
 def test_jobs_need_folders_of_their_own(tmp_path: Path) -> None:

@@ -81,7 +81,8 @@ def _number(value: float | None) -> float:
 def pool_progress(count: int, on_progress: Callable[[Progress], None] | None) -> list[Callable[[Progress], None]]:
     """Return one callback for each of ``count`` trainings; together they report to ``on_progress`` as one training.
 
-    Steps and rates are summed; losses and metrics are means over the trainings that have reported.
+    Steps are summed, and rates of the trainings that run. Losses and metrics are means over the trainings that have
+    reported. The time left counts trainings that wait for their turn.
     """
     latest: dict[int, Progress] = {}
 
@@ -90,6 +91,9 @@ def pool_progress(count: int, on_progress: Callable[[Progress], None] | None) ->
         if on_progress is None:
             return
         seen = list(latest.values())
+        running = [p for p in seen if p.step < p.steps] or [now]
+        waiting = count - len(seen)
+        whole = now.seconds_left * now.steps / max(1, now.steps - now.step)
         metrics = {
             key: statistics.fmean(p.metrics[key] for p in seen if key in p.metrics)
             for key in dict.fromkeys(key for p in seen for key in p.metrics)
@@ -97,12 +101,12 @@ def pool_progress(count: int, on_progress: Callable[[Progress], None] | None) ->
         on_progress(
             Progress(
                 step=sum(p.step for p in seen),
-                steps=sum(p.steps for p in seen) + (count - len(seen)) * now.steps,
+                steps=sum(p.steps for p in seen) + waiting * now.steps,
                 epoch=min(p.epoch for p in seen),
                 loss=statistics.fmean(p.loss for p in seen),
                 lr=now.lr,
-                rate=sum(p.rate for p in seen),
-                seconds_left=max(p.seconds_left for p in seen),
+                rate=sum(p.rate for p in running),
+                seconds_left=max(p.seconds_left for p in running) + whole * waiting / len(running),
                 metrics=metrics,
             )
         )
