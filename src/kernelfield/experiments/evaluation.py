@@ -200,9 +200,11 @@ def reestimation_steps(
     before = [(m.momentum, m.num_batches_tracked.clone()) for m in norms]
     means: list[Tensor] = [m.running_mean for m in norms]
     variances: list[Tensor] = [m.running_var for m in norms]
-    # In float32, the difference of two squares would lose the variance of a channel whose mean is far larger.
-    sums = [torch.zeros_like(t, dtype=torch.float64) for t in means]
-    squares = [torch.zeros_like(t, dtype=torch.float64) for t in means]
+    # In float32, the difference of two squares would lose the variance of a channel whose mean is far larger. Apple's
+    # GPUs have no float64.
+    wide = torch.float32 if device.type == "mps" else torch.float64
+    sums = [torch.zeros_like(t, dtype=wide) for t in means]
+    squares = [torch.zeros_like(t, dtype=wide) for t in means]
     was_training = task.training
     task.eval()
     try:
@@ -212,7 +214,7 @@ def reestimation_steps(
         for i in range(batches):
             with precision():
                 task(split.batch(order[i * batch : (i + 1) * batch]).to(device))
-            exact = [m.double() for m in means]
+            exact = [m.to(wide) for m in means]
             torch._foreach_add_(sums, exact)
             torch._foreach_add_(squares, [v + m.square() for v, m in zip(variances, exact, strict=True)])
             yield
