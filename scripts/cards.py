@@ -28,7 +28,7 @@ from kernelfield.models.pretrained import describe_weight, list_weights
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "cards.json"
 SHARES_FILE = ROOT / "benchmarks" / "results" / "card-shares.json"
-#: steps of each training on a share of the data, cheap networks first; 10 to 40 s of one core, or some of an H200
+#: steps of each training on a share of the data, cheap networks first; on a CPU a training takes up to some minutes
 STEPS = {
     "ccnn_4_140.digits": 120,
     "gridified_modelnet40.chair_monitor_small": 60,
@@ -40,21 +40,21 @@ STEPS = {
     "p4cnn.rotdigits_small": 120,
     "w5.transients_small": 120,
     "ckcnn_copy.copy_100": 1000,
-    "ckcnn_adding.adding_100": 6000,
-    "full_gcnn_t2.rotmnist": 600,
+    "ckcnn_adding.adding_100": 1562,
+    "full_gcnn_t2.rotmnist": 100,
     "flextcn_2.smnist": 600,
     "ckcnn_copy.copy_200": 1000,
     "full_gcnn_se2.rotmnist": 60,
     "partial_gcnn_se2.rotmnist": 60,
     "full_gcnn_e2.rotmnist": 60,
-    "ckcnn_adding.adding_200": 1000,
+    "ckcnn_adding.adding_200": 1562,
     "ckcnn_copy.copy_1000": 1000,
     "ckcnn_adding.adding_1000": 1000,
     "z2cnn.rotmnist": 300,
     "p4cnn.rotmnist_attentive": 120,
     "ccnn_4_140.fsdd": 200,
-    "ccnn_4_140.pmnist": 600,
-    "ccnn_4_140.scifar10": 600,
+    "ccnn_4_140.pmnist": 100,
+    "ccnn_4_140.scifar10": 100,
 }
 #: largest number of validation and of test samples for the scores on shares
 SCORED = 2000
@@ -85,8 +85,8 @@ Machines: {machines}.
 ![Scores against the share of the training data](../images/card_shares.png)
 
 The recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and each has the same
-proportion of every class. Every share gets the same number of steps, fewer than the weight had ({shares}), so these
-scores are below those of the table. {missing}
+proportion of every class. Every share gets the same number of steps, rounded to full epochs and fewer than the weight
+had ({shares}), so these scores are below those of the table. {missing}
 
 `python scripts/cards.py page` writes this page from `benchmarks/results/cards.json` and `card-shares.json`. `python
 scripts/cards.py shares --accelerator cuda --data FOLDER` measures the missing shares.

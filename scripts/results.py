@@ -79,7 +79,7 @@ DREN = (
 
 PHOTOGRAPHS = tuple(range(6))
 #: networks of sines under envelopes, with the second moment of Adam over 100 steps instead of 1,000
-GABOR = ("data.pixels=4096", "optimizer.lr=0.06", "optimizer.betas=[0.9, 0.99]", "training.compile=true")
+GABOR = ("data.pixels=8192", "optimizer.lr=0.06", "optimizer.betas=[0.9, 0.99]", "training.compile=true")
 
 #: rows at about a third of the published epochs, with the schedules of their recipes
 THIRDS: dict[str, list[Plan]] = {
