@@ -12,7 +12,6 @@ from .._arguments import checked
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, MAGNet
-from ..fields.base import field_options
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
@@ -116,17 +115,15 @@ class CKCNN(PointClassifier):
         self.orders_times = norm == "cumulative"
         self.dim, self.norm_name = dim, norm
         make_conv = conv_factory(
-            sigma,
             dim=dim,
             size=size,
-            field=field_options(
-                field,
-                default_start=self.default_start,
-                start=start,
-                hidden=hidden,
-                omega_0=omega_0,
-                hidden_omega_0=hidden_omega_0,
-            ),
+            field=field,
+            hidden=hidden,
+            omega_0=omega_0,
+            hidden_omega_0=hidden_omega_0,
+            start=start,
+            default_start=self.default_start,
+            sigma=sigma,
             causal=causal,
             **options,
         )

@@ -13,7 +13,7 @@ from ..._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from ..._object_kinds import TensorOf
 from ...ops import conv
 from ...ops.fused import drop
-from ...ops.points import METHODS as POINT_METHODS
+from ...ops.points.point_conv import METHODS as POINT_METHODS
 from .point_path import convolve_points
 from .sampled_kernel import SampledKernel
 from .sampling import check_points, check_queries, sample_weight, seen_only
