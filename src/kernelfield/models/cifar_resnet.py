@@ -57,7 +57,7 @@ class CIFARResNet(ReadoutClassifier):
     torch.Size([2, 10])
     """
 
-    @checked(**KERNEL_KINDS, hidden_omega_0=POSITIVE | None, depth=Int(8), kernel_size=Int(1, odd=True) | None)
+    @checked(**KERNEL_KINDS, depth=Int(8), kernel_size=Int(1, odd=True) | None)
     @with_arguments_of(conv_factory, without=("default_start",))
     def __init__(
         self,

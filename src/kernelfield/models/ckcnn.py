@@ -75,7 +75,6 @@ class CKCNN(PointClassifier):
         **KERNEL_KINDS,
         channels=Int(1) | ListOf(Int(1)),
         blocks=Int(1, 10_000),
-        hidden_omega_0=POSITIVE | None,
         norm=Choice(*NORMS) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),

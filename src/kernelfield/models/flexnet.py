@@ -54,7 +54,6 @@ class FlexNet(PointClassifier):
     @checked(
         **KERNEL_KINDS,
         widths=ListOf(POSITIVE),
-        hidden_omega_0=POSITIVE | None,
         kernel_size=Int(1, odd=True) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),

@@ -24,6 +24,7 @@ __all__ = ["KERNEL_FIELDS", "KERNEL_KINDS", "conv_factory"]
 KERNEL_KINDS: dict[str, Kind] = {
     "dim": Int(1, 3),
     "omega_0": POSITIVE | None,
+    "hidden_omega_0": POSITIVE | None,
     "start": TEXT | None,
     "sigma": POSITIVE | None,
 }
@@ -31,7 +32,7 @@ KERNEL_KINDS: dict[str, Kind] = {
 KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 
 
-@checked(**KERNEL_KINDS, hidden_omega_0=POSITIVE | None, default_start=TEXT)
+@checked(**KERNEL_KINDS, default_start=TEXT)
 def conv_factory(
     *,
     field: Callable[..., Field] = MAGNet,
