@@ -205,7 +205,10 @@ class CCNN(PointClassifier):
             raise ValueError(
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
-        x = self.input_dropout(seen_only(x, mask))
+        if mask is not None:
+            x = seen_only(x, mask)
+        if self.input_dropout.p:
+            x = self.input_dropout(x)
         if at is not None:
             given = {k: self.arguments[k] for k in ("dim", "norm", "readout")}
             x, mask, sampling = append_queries(x, mask, at, **given, **sampling)
