@@ -3,8 +3,7 @@
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``full_precision``, ``kernel_geometry``: parts for
-  all of them.
+- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``kernel_state``: parts for all of them.
 """
 
 from . import continuous, group, points
