@@ -1,10 +1,12 @@
 """Kernels when their module is cast, saved or loaded: their precision, and their size beside a state dict.
 
-Kernels stay in float32 when a module is cast to half precision (:func:`in_full_precision`). Weights of another size do
-not load in silence (:func:`keep_geometry`). The parameters of a field do not depend on the size of its kernel: weights of ``size=64`` fit a layer of ``size=128``,
-where the same kernel is twice as long. The size travels in the metadata of a state dict, which :func:`torch.save` keeps
-and which no key shows. Formats without metadata, such as safetensors, are not checked; runs and pretrained weights keep
-the arguments of their networks instead.
+Kernels stay in float32 when a module is cast to half precision (:func:`in_full_precision`).
+
+Weights of another size do not load in silence (:func:`keep_geometry`). The parameters of a field do not depend on the
+size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as long. The size
+travels in the metadata of a state dict, which :func:`torch.save` keeps and which no key shows. Formats without
+metadata, such as safetensors, are not checked; runs and pretrained weights keep the arguments of their networks
+instead.
 """
 
 from __future__ import annotations
