@@ -205,10 +205,7 @@ class CCNN(PointClassifier):
             raise ValueError(
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
-        if mask is not None:
-            x = seen_only(x, mask)
-        if self.input_dropout.p:
-            x = self.input_dropout(x)
+        x = self.input_dropout(x if mask is None else seen_only(x, mask))
         if at is not None:
             given = {k: self.arguments[k] for k in ("dim", "norm", "readout")}
             x, mask, sampling = append_queries(x, mask, at, **given, **sampling)

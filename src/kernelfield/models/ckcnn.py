@@ -152,10 +152,7 @@ class CKCNN(PointClassifier):
         """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
         if self.embedding is not None:
             x = self.embedding(x)
-        if mask is not None:
-            x = seen_only(x, mask)
-        if self.input_dropout.p:
-            x = self.input_dropout(x)
+        x = self.input_dropout(x if mask is None else seen_only(x, mask))
         if at is not None:
             given: dict[str, Any] = {"dim": self.dim, "norm": self.norm_name, "readout": self.readout.kind}
             x, mask, sampling = append_queries(x, mask, at, **given, **sampling)

@@ -179,10 +179,9 @@ class CCNNBlock(nn.Module):
             first, second, limit, scale = active.conv, active.linear, active.band_limit, active.scale
         branch, pieces = self._read(x, active)
         how: dict[str, Any] = {"kernel": kernels[0], **sampling}
-        dropout = self.dropout.fused() if self.dropout.p else {}
         if limit is not None:
             branch, how = limit.down(self.continuous_layers()[0], branch, how)
-        branch = self.conv(branch, active=first, activation="gelu", **dropout, **how)
+        branch = self.conv(branch, active=first, activation="gelu", **self.dropout.fused(), **how)
         if len(pieces) == 1 and limit is None and scale is None:  # the linear map adds the residual in its own pass
             residual = self.shortcut(pieces[0])
             y = self.linear(branch, active=second, activation=self.activation, residual=residual)
