@@ -255,9 +255,10 @@ class PointConvContract:
                 assert torch.equal(y, y.new_zeros(2, 3, count))
 
     def test_no_samples(self) -> None:
+        if not self.empty:
+            pytest.skip("the method needs at least one sample")
         (x, coords, kernel, size), how = Case(queries=5).build()
-        if self.empty:
-            assert self.conv(x[:0], coords[:0], kernel, size, **{**how, "at": how["at"][:0]}).shape == (0, 3, 5)
+        assert self.conv(x[:0], coords[:0], kernel, size, **{**how, "at": how["at"][:0]}).shape == (0, 3, 5)
 
     @pytest.mark.parametrize("name", ["coords", "at"])
     @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -113,7 +113,7 @@ def test_darcy_of_neuraloperator(tmp_path: Path) -> None:
         x, y = (torch.from_numpy(array) for array in samples(n, 16))
         torch.save({"x": x, "y": y}, tmp_path / f"darcy_{part}_16.pt")
     assert load("darcy", tmp_path, validation=1).train.inputs.shape == (5, 3, 16, 16)
-    with pytest.raises(ValueError, match=r"found darcy_test_16\.pt, darcy_train_16\.pt"):
+    with pytest.raises(ValueError, match=rf"{tmp_path} must hold .*found darcy_test_16\.pt, darcy_train_16\.pt"):
         load("darcy", tmp_path, resolution=8)
 
 
@@ -149,5 +149,5 @@ def test_cosmic(tmp_path: Path) -> None:
     assert set(data.train.target.unique().tolist()) == {0, 1}
     assert 0.7 < float(data.train.mask.float().mean()) < 0.9
     assert load("cosmic", tmp_path, resolution=8, most=2, validation=0.0).validation is None
-    with pytest.raises(ValueError, match=r"with sides of at least 16, found \(3, 9, 8\)"):
+    with pytest.raises(ValueError, match=r"\w+\.np[yz]? .*found \(3, 9, 8\)"):
         load("cosmic", tmp_path, resolution=16)

@@ -49,7 +49,7 @@ def test_stl10(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"test_y.bin .*found 0 to 0"):
         stl10(tmp_path)
     (folder / "test_y.bin").write_bytes(bytes(19))
-    with pytest.raises(ValueError, match="one label for each of 20 images, found 19"):
+    with pytest.raises(ValueError, match=r"test_y\.bin must .*found 19"):
         stl10(tmp_path)
     (folder / "train_X.bin").write_bytes(bytes(27_649))
     with pytest.raises(ValueError, match=r"train_X.bin .*found 27649 bytes"):
@@ -263,7 +263,7 @@ def test_parts_of_a_data_set_are_not_classes(tmp_path: Path) -> None:
         for name in ("a", "b"):
             for i in range(4):
                 paint(tmp_path / part / name / f"{i}.png", (8, 8))
-    with pytest.raises(ValueError, match=r"or folders train and test of such folders, found only train, val"):
+    with pytest.raises(ValueError, match=rf"{tmp_path} must .*found only train, val"):
         image_folder(tmp_path)
     paint(tmp_path / "bus" / "1.png", (8, 8))  # a train is a vehicle too
     assert image_folder(tmp_path).classes == ("bus", "train", "val")
@@ -292,12 +292,10 @@ def test_broken_folders_of_images(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
         image_folder(tmp_path)
     paint(tmp_path / "a" / "1.png", (8, 8))
-    with pytest.raises(ValueError, match="two or more classes, found 1"):
+    with pytest.raises(ValueError, match=rf"{tmp_path} must .*found 1"):
         image_folder(tmp_path)
     paint(tmp_path / "b" / "1.png", (8, 9))
-    with pytest.raises(
-        ValueError, match=r"the same size unless resolution is given, found \(8, 8\) .* \(8, 9\) for .*1.png"
-    ):
+    with pytest.raises(ValueError, match=r"\bresolution\b.*found \(8, 8\) .* \(8, 9\) for .*1.png"):
         image_folder(tmp_path)
     whole = (tmp_path / "b" / "1.png").read_bytes()
     (tmp_path / "b" / "1.png").write_bytes(whole[: len(whole) // 2])

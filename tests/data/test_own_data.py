@@ -187,10 +187,10 @@ def test_masked_positions_do_not_count_in_the_normalisation(tmp_path: Path) -> N
 
 def test_mismatched_arrays_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 1, 8)))
-    with pytest.raises(ValueError, match="must hold inputs and target"):
+    with pytest.raises(ValueError, match=r"a\.npz must hold inputs and target"):
         load("arrays", tmp_path / "a.npz")
     np.savez(tmp_path / "a.npz", x=np.zeros((4, 1, 8)), y=np.zeros(3))
-    with pytest.raises(ValueError, match="must hold 4 samples in target"):
+    with pytest.raises(ValueError, match=r"a\.npz must hold 4 samples in target"):
         load("arrays", tmp_path / "a.npz")
 
 

@@ -110,7 +110,7 @@ def test_urbansound8k(city: Path) -> None:
     with pytest.raises(ValueError, match=r"1-3.wav must"):
         urbansound8k(city)
     (city / "metadata" / "UrbanSound8K.csv").write_text("a,b\n1,2\n")
-    with pytest.raises(ValueError, match="slice_file_name is missing"):
+    with pytest.raises(ValueError, match=r"UrbanSound8K\.csv.* slice_file_name"):
         urbansound8k(city)
 
 
@@ -147,7 +147,7 @@ def test_folders_of_sounds(tmp_path: Path) -> None:
             write(tmp_path / "parted" / part / kind / "1.wav", tone(0.05))
     assert len(load("wav_folder", tmp_path / "parted", length=300).test) == 2
     write(tmp_path / "one" / "dog" / "1.wav", tone(0.05))
-    with pytest.raises(ValueError, match="two or more classes, found 1"):
+    with pytest.raises(ValueError, match=r"one must .*found 1"):
         wav_folder(tmp_path / "one")
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="empty must"):
@@ -175,7 +175,7 @@ def test_spoken_digits_in_an_archive_and_by_speaker(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"\bfold must"):
         fsdd(path, fold=5)
     np.savez(path, audio=audio, length=length)
-    with pytest.raises(ValueError, match="label is missing"):
+    with pytest.raises(ValueError, match=rf"{path.name}.* label"):
         fsdd(path)
 
 

@@ -80,7 +80,7 @@ def test_networks_are_exactly_invariant(name, group):
 def test_the_trivial_group_is_not_invariant(name):
     net, channels, sizes = NETWORKS[name](Trivial())
     x = torch.randn(2, channels, sizes[0], sizes[0], dtype=torch.float64)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="not invariant"):
         assert_equivariant(settle(net), Cyclic(4), x, invariant=True, rtol=1e-3)
 
 

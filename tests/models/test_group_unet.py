@@ -37,7 +37,7 @@ def test_attention_keeps_the_symmetry(attention):
 
 def test_an_ordinary_unet_does_not_have_it():
     net = settle(GroupUNet(1, 1, group=Trivial(), channels=4)).eval()
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="not equivariant"):
         assert_equivariant(net, Cyclic(4), torch.randn(2, 1, 8, 8, dtype=torch.float64), rtol=1e-3)
 
 

@@ -10,11 +10,24 @@ from ._base import Classifier, ContinuedClassifier, ContinuedRegressor, Regresso
 
 __all__ = ["CCNNClassifier", "CCNNRegressor", "RandomKernelClassifier", "RandomKernelRegressor"]
 
-TINY_NETWORK = {"channels": 4, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 10, "device": "cpu"}
-TINY_KERNELS = {"kernels": 10}
+
+class _Network(NetworkArguments):
+    """What aeon is told of the estimators that train a network."""
+
+    _TEST_PARAMS: ClassVar[dict[str, Any]] = {
+        "channels": 4, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 10, "device": "cpu"
+    }  # fmt: skip
+    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "deeplearning"}
 
 
-class CCNNClassifier(NetworkArguments, ContinuedClassifier):
+class _Kernels(KernelArguments):
+    """What aeon is told of the estimators of random kernels."""
+
+    _TEST_PARAMS: ClassVar[dict[str, Any]] = {"kernels": 10}
+    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "convolution"}
+
+
+class CCNNClassifier(_Network, ContinuedClassifier):
     """A trained network as an aeon classifier, with the arguments of :class:`kernelfield.sklearn.CCNNClassifier`.
 
     Attributes:
@@ -30,11 +43,9 @@ class CCNNClassifier(NetworkArguments, ContinuedClassifier):
     """
 
     _ESTIMATOR = wrapped.CCNNClassifier
-    _TEST_PARAMS: ClassVar[dict[str, Any]] = TINY_NETWORK
-    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "deeplearning"}
 
 
-class CCNNRegressor(NetworkArguments, ContinuedRegressor):
+class CCNNRegressor(_Network, ContinuedRegressor):
     """A trained network as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.CCNNClassifier`.
 
     >>> import numpy as np
@@ -44,11 +55,9 @@ class CCNNRegressor(NetworkArguments, ContinuedRegressor):
     """
 
     _ESTIMATOR = wrapped.CCNNRegressor
-    _TEST_PARAMS: ClassVar[dict[str, Any]] = TINY_NETWORK
-    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "deeplearning"}
 
 
-class RandomKernelClassifier(KernelArguments, Classifier):
+class RandomKernelClassifier(_Kernels, Classifier):
     """Random kernels as an aeon classifier, with the arguments of :class:`kernelfield.sklearn.RandomKernelClassifier`.
 
     >>> import numpy as np
@@ -58,11 +67,9 @@ class RandomKernelClassifier(KernelArguments, Classifier):
     """
 
     _ESTIMATOR = wrapped.RandomKernelClassifier
-    _TEST_PARAMS: ClassVar[dict[str, Any]] = TINY_KERNELS
-    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "convolution"}
 
 
-class RandomKernelRegressor(KernelArguments, Regressor):
+class RandomKernelRegressor(_Kernels, Regressor):
     """Random kernels as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.RandomKernelRegressor`.
 
     >>> import numpy as np
@@ -72,5 +79,3 @@ class RandomKernelRegressor(KernelArguments, Regressor):
     """
 
     _ESTIMATOR = wrapped.RandomKernelRegressor
-    _TEST_PARAMS: ClassVar[dict[str, Any]] = TINY_KERNELS
-    _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "convolution"}

@@ -3,121 +3,25 @@
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``full_precision``, ``kernel_geometry``: parts for
-  all of them.
+- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``kernel_state``: parts for all of them.
 """
 
-from .continuous import (
-    ActiveSlice,
-    BandLimit,
-    CCNNBlock,
-    CKConv,
-    ContinuousConv,
-    FixedShapeBandLimit,
-    FlexConv,
-    LearnedSize,
-    SeparableConv,
-    TwoConvBlock,
-    aliasing_loss,
-    cutoff,
-    kernel_frequency,
-    kernel_l2,
-    kernel_norm,
-    nyquist,
-    run_blocks,
-    sample_kernels,
-    seen_only,
-    use_point_plans,
-)
+from . import continuous, group, points
+from .continuous import *
 from .dropout import Dropout
-from .group import (
-    AttentiveGroupConv,
-    AttentiveLiftingConv,
-    CoAttentive,
-    CyclicSelfAttention,
-    GateAttention,
-    GroupBatchNorm,
-    GroupConv,
-    GroupDropout,
-    GroupKernel,
-    GroupLayerNorm,
-    GroupPool,
-    GroupResidualBlock,
-    GroupSelfAttention,
-    GroupSignal,
-    InputAttention,
-    LiftingConv,
-    LiftingSelfAttention,
-    PartialGroupConv,
-    PartialResidualBlock,
-    ProjectionConv,
-    RelativeEncoding,
-    SelfAttentionBlock,
-    SeparableGroupConv,
-    SpatialPool,
-    SpatialUpsample,
-    WaveletTransform,
-    wavelet_loss,
-)
-from .points import Degridify, Gridify, MessageLayer
+from .group import *
+from .points import *
 from .pointwise import BatchNorm, ChannelNorm, CumulativeNorm, Pointwise, make_norm, normalise
 
 __all__ = [
-    "ActiveSlice",
-    "AttentiveGroupConv",
-    "AttentiveLiftingConv",
-    "BandLimit",
     "BatchNorm",
-    "CCNNBlock",
-    "CKConv",
     "ChannelNorm",
-    "CoAttentive",
-    "ContinuousConv",
     "CumulativeNorm",
-    "CyclicSelfAttention",
-    "Degridify",
     "Dropout",
-    "FixedShapeBandLimit",
-    "FlexConv",
-    "GateAttention",
-    "Gridify",
-    "GroupBatchNorm",
-    "GroupConv",
-    "GroupDropout",
-    "GroupKernel",
-    "GroupLayerNorm",
-    "GroupPool",
-    "GroupResidualBlock",
-    "GroupSelfAttention",
-    "GroupSignal",
-    "InputAttention",
-    "LearnedSize",
-    "LiftingConv",
-    "LiftingSelfAttention",
-    "MessageLayer",
-    "PartialGroupConv",
-    "PartialResidualBlock",
     "Pointwise",
-    "ProjectionConv",
-    "RelativeEncoding",
-    "SelfAttentionBlock",
-    "SeparableConv",
-    "SeparableGroupConv",
-    "SpatialPool",
-    "SpatialUpsample",
-    "TwoConvBlock",
-    "WaveletTransform",
-    "aliasing_loss",
-    "cutoff",
-    "kernel_frequency",
-    "kernel_l2",
-    "kernel_norm",
     "make_norm",
     "normalise",
-    "nyquist",
-    "run_blocks",
-    "sample_kernels",
-    "seen_only",
-    "use_point_plans",
-    "wavelet_loss",
 ]
+__all__ += continuous.__all__
+__all__ += group.__all__
+__all__ += points.__all__

@@ -205,7 +205,7 @@ class CCNN(PointClassifier):
             raise ValueError(
                 f"x must have shape (batch, {self.arguments['in_channels']}, *space), got {tuple(x.shape)}"
             )
-        x = self.input_dropout(seen_only(x, mask))
+        x = self.input_dropout(x if mask is None else seen_only(x, mask))
         if at is not None:
             given = {k: self.arguments[k] for k in ("dim", "norm", "readout")}
             x, mask, sampling = append_queries(x, mask, at, **given, **sampling)

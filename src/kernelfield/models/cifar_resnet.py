@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -11,8 +10,8 @@ from .._arguments import checked
 from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from ..fields import Field, MAGNet, Table
-from ..fields.base import field_options
+from .._signature import with_arguments_of
+from ..fields import Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
 from .classifier import ReadoutClassifier
@@ -21,7 +20,7 @@ from .readout import Readout
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["CIFARResNet"]
 
@@ -45,8 +44,10 @@ class CIFARResNet(ReadoutClassifier):
         field: makes each kernel's field.
         hidden: width of the kernel networks.
         omega_0: frequency scale of the kernel networks; the field's own default if not given.
+        hidden_omega_0: frequency scale of a SIREN's hidden layers; ``omega_0`` if not given.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 5's.
         sigma: initial width of the masks, where 1 is the input of the stage; None for kernels without masks.
+        mask: another mask in place of the Gaussian.
         kernel_size: odd number of points of the kernels; by default they reach over the whole input of their stage.
         options: further arguments of the convolutions, such as bias.
 
@@ -57,6 +58,7 @@ class CIFARResNet(ReadoutClassifier):
     """
 
     @checked(**KERNEL_KINDS, depth=Int(8), kernel_size=Int(1, odd=True) | None)
+    @with_arguments_of(conv_factory, without=("default_start",))
     def __init__(
         self,
         in_channels: int,
@@ -66,26 +68,18 @@ class CIFARResNet(ReadoutClassifier):
         dim: int = 2,
         depth: int = 44,
         channels: int = 16,
-        field: Callable[..., Field] = MAGNet,
-        hidden: int = 32,
-        omega_0: float | None = None,
-        start: str | None = None,
-        sigma: float | None = 0.0375,
         kernel_size: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
         if depth % 6 != 2:
             raise ValueError(f"depth must be 6 n + 2, such as 20, 32 or 44, got {depth}")
-        kernel_field = field_options(
-            field, default_start="flexconv", start=start, hidden=hidden, omega_0=omega_0, hidden_omega_0=None
-        )
-        make = partial(conv_factory, sigma, dim=dim, field=kernel_field, **options)
         lengths = per_axis(size, dim)
         makers = []
         for stage in range(3):
             reach = tuple(-(-n // 2**stage) for n in lengths)
-            makers.append(make(size=reach if kernel_size is None else (kernel_size + 1) // 2))
+            size = reach if kernel_size is None else (kernel_size + 1) // 2
+            makers.append(conv_factory(dim=dim, size=size, **options))
         self.stem, self.norm = makers[0](in_channels, channels), BatchNorm(channels)
         blocks, width = [], channels
         for stage in range(3):

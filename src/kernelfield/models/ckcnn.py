@@ -12,7 +12,6 @@ from .._arguments import checked
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, MAGNet
-from ..fields.base import field_options
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
@@ -76,7 +75,6 @@ class CKCNN(PointClassifier):
         **KERNEL_KINDS,
         channels=Int(1) | ListOf(Int(1)),
         blocks=Int(1, 10_000),
-        hidden_omega_0=POSITIVE | None,
         norm=Choice(*NORMS) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),
@@ -116,17 +114,15 @@ class CKCNN(PointClassifier):
         self.orders_times = norm == "cumulative"
         self.dim, self.norm_name = dim, norm
         make_conv = conv_factory(
-            sigma,
             dim=dim,
             size=size,
-            field=field_options(
-                field,
-                default_start=self.default_start,
-                start=start,
-                hidden=hidden,
-                omega_0=omega_0,
-                hidden_omega_0=hidden_omega_0,
-            ),
+            field=field,
+            hidden=hidden,
+            omega_0=omega_0,
+            hidden_omega_0=hidden_omega_0,
+            start=start,
+            default_start=self.default_start,
+            sigma=sigma,
             causal=causal,
             **options,
         )
@@ -156,7 +152,7 @@ class CKCNN(PointClassifier):
         """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
         if self.embedding is not None:
             x = self.embedding(x)
-        x = self.input_dropout(seen_only(x, mask))
+        x = self.input_dropout(x if mask is None else seen_only(x, mask))
         if at is not None:
             given: dict[str, Any] = {"dim": self.dim, "norm": self.norm_name, "readout": self.readout.kind}
             x, mask, sampling = append_queries(x, mask, at, **given, **sampling)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
-from ..fields import SIREN, Field, MAGNet, NJet, Table
-from ..fields.base import field_options
+from .._signature import with_arguments_of
+from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
@@ -18,7 +18,7 @@ from .readout import READOUTS, Readout
 from .registry import register
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
 __all__ = ["FlexNet"]
 
@@ -43,7 +43,8 @@ class FlexNet(PointClassifier):
         dropout: probability inside the blocks.
         dropout_kind: the blocks drop single "values", or whole "channels".
         readout: "mean" over positions, or "dense", which also predicts ``at`` any coordinates.
-        options: further arguments of :class:`FlexConv`, such as another mask in place of the Gaussian: mask.
+        mask: another mask in place of the Gaussian.
+        options: further arguments of :class:`FlexConv`, such as bias.
 
     >>> import torch
     >>> FlexNet(3, 10, size=16, channels=8, widths=(1, 2))(torch.randn(2, 3, 16, 16)).shape
@@ -53,12 +54,12 @@ class FlexNet(PointClassifier):
     @checked(
         **KERNEL_KINDS,
         widths=ListOf(POSITIVE),
-        hidden_omega_0=POSITIVE | None,
         kernel_size=Int(1, odd=True) | None,
         dropout=RATE,
         dropout_kind=Choice(*DROPOUT_KINDS),
         readout=Choice(*READOUTS),
     )
+    @with_arguments_of(conv_factory, without=("default_start",))
     def __init__(
         self,
         in_channels: int,
@@ -68,12 +69,6 @@ class FlexNet(PointClassifier):
         dim: int = 2,
         channels: int = 24,
         widths: Sequence[float] = (1, 1, 1.5, 1.5, 1.5, 2, 2),
-        field: Callable[..., Field] = MAGNet,
-        hidden: int = 32,
-        omega_0: float | None = None,
-        hidden_omega_0: float | None = None,
-        start: str | None = None,
-        sigma: float | None = 0.0375,
         kernel_size: int | None = None,
         dropout: float = 0.2,
         dropout_kind: str = "values",
@@ -84,15 +79,7 @@ class FlexNet(PointClassifier):
         self.dim = dim
         if kernel_size is not None:
             size = (kernel_size + 1) // 2
-        kernel_field = field_options(
-            field,
-            default_start="flexconv",
-            start=start,
-            hidden=hidden,
-            omega_0=omega_0,
-            hidden_omega_0=hidden_omega_0,
-        )
-        make_conv = conv_factory(sigma, dim=dim, size=size, field=kernel_field, **options)
+        make_conv = conv_factory(dim=dim, size=size, **options)
         outs = [round(channels * w) for w in widths]
         if min(outs) < 1:
             raise ValueError(f"widths must leave at least one of {channels} channels, got {tuple(widths)}")

@@ -15,17 +15,8 @@ from .._kinds import RATE, Choice, Int
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Group, Trivial
 from ..layers.dropout import Dropout
-from ..layers.group import (
-    GroupBatchNorm,
-    GroupPool,
-    GroupResidualBlock,
-    GroupSignal,
-    SpatialPool,
-    make_group_conv,
-    make_lifting_conv,
-    make_projection_conv,
-)
-from ..layers.group.factory import KINDS
+from ..layers.group import GroupBatchNorm, GroupPool, GroupResidualBlock, GroupSignal, SpatialPool
+from ..layers.group.factory import KINDS, make_group_conv, make_lifting_conv, make_projection_conv
 from .classifier import GroupClassifier
 from .registry import register
 

@@ -15,14 +15,8 @@ from .._kinds import RATE, Choice, Int
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Trivial
 from ..layers.dropout import Dropout
-from ..layers.group import (
-    GroupBatchNorm,
-    GroupPool,
-    SpatialPool,
-    SpatialUpsample,
-    make_group_conv,
-    make_lifting_conv,
-)
+from ..layers.group import GroupBatchNorm, GroupPool, SpatialPool, SpatialUpsample
+from ..layers.group.factory import make_group_conv, make_lifting_conv
 from .classifier import GroupNetwork
 from .gcnn import conv_options
 from .registry import register

@@ -17,15 +17,8 @@ from .._kinds import RATE, Int, ListOf
 from .._signature import with_arguments_of
 from ..groups import Cyclic, Trivial
 from ..layers.dropout import Dropout
-from ..layers.group import (
-    GroupBatchNorm,
-    GroupKernel,
-    GroupSignal,
-    SpatialPool,
-    make_group_conv,
-    make_lifting_conv,
-    make_projection_conv,
-)
+from ..layers.group import GroupBatchNorm, GroupKernel, GroupSignal, SpatialPool
+from ..layers.group.factory import make_group_conv, make_lifting_conv, make_projection_conv
 from .classifier import GroupClassifier
 from .gcnn import conv_options, residual_stages
 from .registry import register

@@ -10,49 +10,24 @@ and ``triton/`` has the GPU kernels. Begin with ``conv/``; the others are ``resa
 - ``architectures``, ``launch_sizes``, ``precompile``: limits of GPUs, launch grids, kernels compiled ahead of time.
 """
 
+from . import points
 from .attention import group_attention, group_attention_reference
 from .backend import use_fast_paths
 from .conv import conv
 from .conv.reference import conv_reference
 from .filter_bank import Dilated, conv_bank
-from .points import (
-    Edges,
-    PointPlan,
-    aggregate,
-    bilateral_edges,
-    limit_point_memory,
-    nearest,
-    nearest_nodes,
-    pass_messages,
-    plan_points,
-    point_conv,
-    point_sums,
-    query_edges,
-    sample_density,
-)
+from .points import *
 from .resample import resample, resample_reference
 
 __all__ = [
     "Dilated",
-    "Edges",
-    "PointPlan",
-    "aggregate",
-    "bilateral_edges",
     "conv",
     "conv_bank",
     "conv_reference",
     "group_attention",
     "group_attention_reference",
-    "limit_point_memory",
-    "nearest",
-    "nearest_nodes",
-    "pass_messages",
-    "plan_points",
-    "point_conv",
-    "point_sums",
-    "query_edges",
     "resample",
     "resample_reference",
-    "sample_density",
     "use_fast_paths",
 ]
+__all__ += points.__all__

@@ -41,23 +41,20 @@ class Architecture:
         return f"sm_{self.capability[0]}{self.capability[1]}"
 
 
-#: Volta to Blackwell
+#: limits of an SM, in bytes of shared memory and threads, and the compute capabilities that have them
+_LIMITS = {
+    (96 << 10, 2048): [(7, 0)],
+    (64 << 10, 1024): [(7, 5)],
+    (163 << 10, 2048): [(8, 0)],
+    (163 << 10, 1536): [(8, 7)],
+    (99 << 10, 1536): [(8, 6), (8, 9), (12, 0), (12, 1)],
+    (227 << 10, 2048): [(9, 0), (10, 0), (10, 3)],
+    (227 << 10, 1536): [(11, 0)],
+}
+#: Volta to Blackwell, from the oldest
 ARCHITECTURES = {
-    known.capability: known
-    for known in (
-        Architecture((7, 0), 96 << 10, 2048),
-        Architecture((7, 5), 64 << 10, 1024),
-        Architecture((8, 0), 163 << 10, 2048),
-        Architecture((8, 6), 99 << 10, 1536),
-        Architecture((8, 7), 163 << 10, 1536),
-        Architecture((8, 9), 99 << 10, 1536),
-        Architecture((9, 0), 227 << 10, 2048),
-        Architecture((10, 0), 227 << 10, 2048),
-        Architecture((10, 3), 227 << 10, 2048),
-        Architecture((11, 0), 227 << 10, 1536),
-        Architecture((12, 0), 99 << 10, 1536),
-        Architecture((12, 1), 99 << 10, 1536),
-    )
+    capability: Architecture(capability, *limits)
+    for capability, limits in sorted((c, limits) for limits, known in _LIMITS.items() for c in known)
 }
 
 

@@ -15,9 +15,8 @@ from kernelfield.layers.group import (
     GroupConv,
     InputAttention,
     LiftingConv,
-    make_group_conv,
-    make_lifting_conv,
 )
+from kernelfield.layers.group.factory import make_group_conv, make_lifting_conv
 from kernelfield.ops.attentive import chunked, responses
 from kernelfield.testing import (
     assert_equivariant,

@@ -71,7 +71,7 @@ def test_equivariant_in_float32(group):
 
 def test_a_net_that_is_not_equivariant_fails():
     x = torch.randn(1, 3, 8, 8, dtype=torch.float64)
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="not equivariant"):
         assert_equivariant(nn.Conv2d(3, 3, 3, padding=1).double(), Cyclic(4), x)
 
 

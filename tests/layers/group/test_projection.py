@@ -8,15 +8,8 @@ from torch.nn import functional as F
 
 from kernelfield.fields import SIREN
 from kernelfield.groups import SO2, Cyclic, Dihedral, Mirror, Scale
-from kernelfield.layers.group import (
-    CoAttentive,
-    GroupConv,
-    GroupSignal,
-    LiftingConv,
-    ProjectionConv,
-    make_group_conv,
-    make_projection_conv,
-)
+from kernelfield.layers.group import CoAttentive, GroupConv, GroupSignal, LiftingConv, ProjectionConv
+from kernelfield.layers.group.factory import make_group_conv, make_projection_conv
 from kernelfield.testing import (
     assert_compiles,
     assert_equivariant,

@@ -14,7 +14,7 @@ import torch
 from kernelfield import CKConv
 from kernelfield.ops import conv
 from kernelfield.ops.conv import fft, frozen_spectra
-from kernelfield.ops.conv.frozen_spectra import keep_spectra, refresh_spectra, spectra_of
+from kernelfield.ops.conv.frozen_spectra import KEPT, keep_spectra, refresh_spectra
 from tests.contracts.convolutions import Case
 from tests.ops.interpreted import interpreter
 
@@ -49,7 +49,7 @@ def test_kept_spectra_change_no_output(case: Case, chunk: int, monkeypatch: pyte
     for _ in range(3):
         x = torch.randn(case.x)
         assert torch.equal(convolve(case, x, frozen), convolve(case, x, kernel))
-    found = spectra_of(frozen)
+    found = KEPT[frozen]
     assert found is not None
     assert len(found.entries) <= 1  # one transform, or none where columns are transformed in blocks
     if chunk > 1 << 20:
@@ -60,17 +60,17 @@ def test_kept_spectra_change_no_output(case: Case, chunk: int, monkeypatch: pyte
 def test_a_kernel_changed_in_place_has_new_spectra(case: Case) -> None:
     x, frozen = torch.randn(case.x), keep_spectra(torch.randn(case.kernel))
     convolve(case, x, frozen)
-    ((_, (spectrum, *_)),) = spectra_of(frozen).entries.values()
+    ((_, (spectrum, *_)),) = KEPT[frozen].entries.values()
     frozen.mul_(2)
     assert torch.equal(convolve(case, x, frozen), convolve(case, x, frozen.clone()))
-    ((_, (same, *_)),) = spectra_of(frozen).entries.values()
+    ((_, (same, *_)),) = KEPT[frozen].entries.values()
     assert same.data_ptr() == spectrum.data_ptr()  # where a CUDA graph reads it
 
 
 def test_a_graph_reads_refreshed_spectra() -> None:
     frozen = keep_spectra(torch.randn(2, 1, 16))
     conv(torch.randn(1, 2, 16), frozen, groups=2, causal=True, method="fft")
-    ((_, (spectrum,)),) = spectra_of(frozen).entries.values()
+    ((_, (spectrum,)),) = KEPT[frozen].entries.values()
     before = spectrum.clone()
     frozen.mul_(3)
     assert torch.equal(spectrum, before)  # nothing looked yet
@@ -95,7 +95,7 @@ def test_large_spectra_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
         x = torch.randn(1, 2, length)
         got = conv(x, frozen, groups=2, causal=True, method="fft")
         assert torch.equal(got, conv(x, frozen.clone(), groups=2, causal=True, method="fft"))
-    assert len(spectra_of(frozen).entries) == 1
+    assert len(KEPT[frozen].entries) == 1
 
 
 def test_gradients_of_the_signal_pass_through_frozen_kernels() -> None:
@@ -112,8 +112,8 @@ def test_spectra_are_neither_copied_nor_saved_nor_kept_alive() -> None:
     conv(torch.randn(1, 2, 16), frozen, groups=2, causal=True, method="fft")
     for other in (copy.deepcopy(frozen), pickle.loads(pickle.dumps(frozen))):
         assert torch.equal(other, frozen)
-        assert not spectra_of(other).entries
-    gone = weakref.ref(spectra_of(frozen))
+        assert other not in KEPT
+    gone = weakref.ref(KEPT[frozen])
     del frozen, other
     gc.collect()
     assert gone() is None
@@ -128,7 +128,7 @@ def test_layers_frozen_in_inference_mode_keep_spectra(inference: bool) -> None:
         layer.freeze()
         torch.testing.assert_close(layer(x), wanted)
     kernel = layer.frozen((1.0,), (16,))
-    assert len(spectra_of(kernel).entries) == 1
+    assert len(KEPT[kernel].entries) == 1
     assert layer.frozen((1.0,), (16,)) is kernel
     assert not kernel.is_inference()
     y = layer(x.requires_grad_())  # with a gradient for the signal, outside of inference mode

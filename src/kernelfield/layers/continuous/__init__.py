@@ -4,8 +4,8 @@ In the order in which to read them:
 
 - the layers: ``ckconv``, ``flexconv`` (with a mask), ``separable``; ``blocks`` makes residual blocks of them;
 - their base classes: ``continuous_conv`` convolves, ``sampled_kernel`` samples the kernel on a grid;
-- along a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` checks
-  inputs and weights samples, ``point_path`` convolves at points, ``frozen`` keeps kernels for predictions;
+- along a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` weights
+  samples, ``point_path`` convolves at points, ``frozen`` keeps kernels for predictions;
 - sizes that are learned: ``kernel_support`` crops a kernel to its mask, ``learned_size`` reads masks, ``active_slice``
   and ``band_limit`` serve learned architectures;
 - ``penalties`` on kernels.

@@ -13,10 +13,11 @@ from ..._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from ..._object_kinds import TensorOf
 from ...ops import conv
 from ...ops.fused import drop
-from ...ops.points import METHODS as POINT_METHODS
+from ...ops.points.finite import fill_padding
+from ...ops.points.point_conv import METHODS as POINT_METHODS
 from .point_path import convolve_points
 from .sampled_kernel import SampledKernel
-from .sampling import check_points, check_queries, sample_weight, seen_only
+from .sampling import sample_weight, seen_only
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -154,8 +155,8 @@ class ContinuousConv(SampledKernel):
             x, coords = x[..., :-queries], at[..., :-queries, :]
             mask = None if mask is None else mask[..., :-queries]
             density = density[..., :-queries] if isinstance(density, Tensor) else density
-        points = check_points(x, coords, mask, channels, self.dim)
-        query_coords = None if at is None else check_queries(at, points, self.dim)
+        points = _check_points(x, coords, mask, channels, self.dim)
+        query_coords = None if at is None else _check_queries(at, points, self.dim)
         if queries and query_coords is not None and points is not None:  # coordinates of unseen points may be NaN
             query_coords = torch.cat([points, query_coords[:, -queries:].expand(points.shape[0], -1, -1)], dim=1)
         weight = None
@@ -223,3 +224,55 @@ def _check_query_count(x: Tensor, coords: Tensor | None, at: Tensor | None, quer
     if queries >= x.shape[-1]:
         raise ValueError(f"queries must be less than the {x.shape[-1]} points of x, got {queries}")
     return coords
+
+
+def _check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
+    """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
+
+    Coordinates of unseen points, which may be NaN, become finite.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
+    axes, space = (dim, "*space") if coords is None else (1, "points")
+    if x.dim() != 2 + axes or x.shape[1] != channels:
+        given = "without" if coords is None else "with"
+        raise ValueError(
+            f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, {given} coords, "
+            f"got {tuple(x.shape)}"
+        )
+    if mask is not None:
+        if mask.dtype != torch.bool:
+            raise TypeError(f"mask must be a bool tensor, got {mask.dtype}")
+        wanted = (x.shape[0], *x.shape[2:])
+        if mask.shape != wanted:
+            raise ValueError(f"mask must have shape {wanted} like x without channels, got {tuple(mask.shape)}")
+    if coords is None:
+        return None
+    points = coords.unsqueeze(0) if coords.dim() == 2 else coords
+    fits = points.dim() == 3 and points.shape[1:] == (x.shape[2], dim) and points.shape[0] in (1, x.shape[0])
+    if not fits:
+        raise ValueError(
+            f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim) to go "
+            f"with x, got {tuple(coords.shape)}"
+        )
+    if not points.is_floating_point():
+        raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
+    return fill_padding(points, mask)
+
+
+def _check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
+    """Check that outputs can be computed ``at`` these coordinates; return them with a batch axis."""
+    if points is None:
+        raise ValueError("at must be None without coords, got a tensor")
+    queries = at.unsqueeze(0) if at.dim() == 2 else at
+    if (
+        queries.dim() != 3
+        or queries.shape[-1] != dim
+        or (queries.shape[0] != 1 and points.shape[0] not in (1, queries.shape[0]))
+    ):
+        raise ValueError(
+            f"at must have shape (batch, queries, {dim}) or (queries, {dim}) to go with coords, got {tuple(at.shape)}"
+        )
+    if queries.shape[1] == 0:
+        raise ValueError(f"at must hold at least one query, got shape {tuple(at.shape)}")
+    return queries

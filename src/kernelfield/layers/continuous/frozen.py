@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -32,6 +32,10 @@ class FrozenKernel:
     def __init__(self, values: Tensor, causal: bool) -> None:
         self.values, self.causal = values, causal
         self._cuts: dict[tuple[tuple[int, ...], torch.dtype], Tensor] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy makes its own cuts, since spectra are not copied with the tensors that they belong to.
+        return {**vars(self), "_cuts": {}}
 
     def cut(self, points: tuple[int, ...], dtype: torch.dtype) -> Tensor:
         """Return the middle ``points`` of the kernel along each axis, or the first ones if causal."""

@@ -17,8 +17,7 @@ from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
 from ...ops import conv
 from ...ops.fieldnet import has_hooks
-from ..full_precision import in_full_precision
-from ..kernel_geometry import keep_geometry
+from ..kernel_state import in_full_precision, keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport

@@ -1,4 +1,4 @@
-"""Samples of an input, on a grid or at points: checks, and the weight of each sample."""
+"""The weight of each sample of an input, on a grid or at points."""
 
 from __future__ import annotations
 
@@ -11,61 +11,9 @@ from ..._arguments import checked
 from ..._checks import check_choice
 from ..._object_kinds import TensorOf
 from ...ops import sample_density
-from ...ops.points.finite import fill_padding, may_read
+from ...ops.points.finite import may_read
 
-__all__ = ["check_points", "check_queries", "sample_weight", "seen_only"]
-
-
-def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, channels: int, dim: int) -> Tensor | None:
-    """Check that ``x``, ``coords`` and ``mask`` fit together; return ``coords`` with a batch axis, or None.
-
-    Coordinates of unseen points, which may be NaN, become finite.
-    """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
-    axes, space = (dim, "*space") if coords is None else (1, "points")
-    if x.dim() != 2 + axes or x.shape[1] != channels:
-        given = "without" if coords is None else "with"
-        raise ValueError(
-            f"x must have shape (batch, {channels}, {space}) with {axes} axes after the channels, {given} coords, "
-            f"got {tuple(x.shape)}"
-        )
-    if mask is not None:
-        if mask.dtype != torch.bool:
-            raise TypeError(f"mask must be a bool tensor, got {mask.dtype}")
-        wanted = (x.shape[0], *x.shape[2:])
-        if mask.shape != wanted:
-            raise ValueError(f"mask must have shape {wanted} like x without channels, got {tuple(mask.shape)}")
-    if coords is None:
-        return None
-    points = coords.unsqueeze(0) if coords.dim() == 2 else coords
-    fits = points.dim() == 3 and points.shape[1:] == (x.shape[2], dim) and points.shape[0] in (1, x.shape[0])
-    if not fits:
-        raise ValueError(
-            f"coords must have shape (batch, points, dim) = {(x.shape[0], x.shape[2], dim)} or (points, dim) to go "
-            f"with x, got {tuple(coords.shape)}"
-        )
-    if not points.is_floating_point():
-        raise TypeError(f"coords must be a floating-point tensor, got {points.dtype}")
-    return fill_padding(points, mask)
-
-
-def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
-    """Check that outputs can be computed ``at`` these coordinates; return them with a batch axis."""
-    if points is None:
-        raise ValueError("at must be None without coords, got a tensor")
-    queries = at.unsqueeze(0) if at.dim() == 2 else at
-    if (
-        queries.dim() != 3
-        or queries.shape[-1] != dim
-        or (queries.shape[0] != 1 and points.shape[0] not in (1, queries.shape[0]))
-    ):
-        raise ValueError(
-            f"at must have shape (batch, queries, {dim}) or (queries, {dim}) to go with coords, got {tuple(at.shape)}"
-        )
-    if queries.shape[1] == 0:
-        raise ValueError(f"at must hold at least one query, got shape {tuple(at.shape)}")
-    return queries
+__all__ = ["sample_weight", "seen_only"]
 
 
 @checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)

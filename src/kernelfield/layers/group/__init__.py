@@ -3,7 +3,6 @@
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
 from .coattention import CoAttentive, CyclicSelfAttention
 from .dropout import GroupDropout
-from .factory import make_group_conv, make_lifting_conv, make_projection_conv
 from .gconv import GroupConv, LiftingConv
 from .input_attention import GateAttention, InputAttention
 from .kernel import GroupKernel
@@ -46,8 +45,5 @@ __all__ = [
     "SpatialPool",
     "SpatialUpsample",
     "WaveletTransform",
-    "make_group_conv",
-    "make_lifting_conv",
-    "make_projection_conv",
     "wavelet_loss",
 ]

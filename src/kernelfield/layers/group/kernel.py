@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
-from ..full_precision import in_full_precision
-from ..kernel_geometry import keep_geometry
+from ..kernel_state import in_full_precision, keep_geometry
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from ..._arguments import checked
 from ..._checks import per_axis
 from ..._kinds import FINITE, Int, ListOf, PerAxis
 from ..._object_kinds import TensorOf
-from ...groups import Group, Trivial
 from ...ops import Edges, bilateral_edges, query_edges
 from ...ops.points.finite import check_seen_finite
 from ..continuous.sampling import seen_only
@@ -20,6 +19,8 @@ from .message import MessageLayer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from ...groups import Group
 
 __all__ = ["Degridify", "Gridify"]
 
@@ -47,7 +48,7 @@ class _Grid(nn.Module):
         super().__init__()
         self.dim, self.grid, self.neighbors = dim, per_axis(grid, dim), neighbors
         self.low, self.high = grids.check_box(*extent, dim, name="extent[1]")
-        if group is not None and not isinstance(group, Trivial):
+        if group is not None and group.order != 1:
             raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
         self.group = group
         self.messages = MessageLayer(in_channels, out_channels, dim=dim, **message)

@@ -12,7 +12,7 @@ from ..._kinds import POSITIVE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
-from ..full_precision import in_full_precision
+from ..kernel_state import in_full_precision
 from ..pointwise import Pointwise
 
 if TYPE_CHECKING:

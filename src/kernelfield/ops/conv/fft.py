@@ -19,7 +19,7 @@ from torch.nn import functional as F
 from ..autograd import bilinear
 from .direct import direct_conv
 from .fft_columns import Columns
-from .frozen_spectra import spectra_of
+from .frozen_spectra import KEPT
 from .shape import centres, place, take
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Transform:
 
     def _kept(self, kernel: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor | None:
         """Return the kept spectrum of a frozen kernel; None for others."""
-        kept = spectra_of(kernel)
+        kept = KEPT.get(kernel) if KEPT else None
         if kept is None:
             return None
         found = kept.get(compute, kernel, compute, kernel.shape[0] * kernel.shape[1] * self.total * self.dtype.itemsize)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..graph_cache import capturing
 
@@ -13,12 +14,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["KeptSpectra", "keep_spectra", "refresh_spectra", "spectra_of"]
+__all__ = ["KEPT", "KeptSpectra", "keep_spectra", "refresh_spectra"]
 
 #: bytes of kept spectra per kernel; what exceeds them is computed again at every call
 MOST_BYTES = 256 << 20
-#: attribute of a kernel that holds its spectra
-_NAME = "_kernelfield_spectra"
+#: spectra of the kernels marked by :func:`keep_spectra`, as long as the kernels live; empty unless layers are frozen
+KEPT = WeakTensorKeyDictionary()
 
 
 class KeptSpectra:
@@ -68,12 +69,6 @@ class KeptSpectra:
                 old.copy_(new)
         self._version = kernel._version  # noqa: SLF001
 
-    def __deepcopy__(self, _: dict[int, Any]) -> KeptSpectra:
-        return KeptSpectra()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return KeptSpectra, ()
-
 
 def keep_spectra(kernel: Tensor) -> Tensor:
     """Mark a kernel as one that is used many times; convolutions without a gradient then keep its spectra.
@@ -81,20 +76,15 @@ def keep_spectra(kernel: Tensor) -> Tensor:
     >>> from kernelfield.ops import conv
     >>> x, kernel = torch.randn(2, 4, 64), keep_spectra(torch.randn(4, 1, 64))
     >>> y = conv(x, kernel, causal=True, groups=4, method="fft")
-    >>> len(spectra_of(kernel).entries)
+    >>> len(KEPT[kernel].entries)
     1
     """
-    setattr(kernel, _NAME, KeptSpectra())
+    KEPT[kernel] = KeptSpectra()
     return kernel
-
-
-def spectra_of(kernel: Tensor) -> KeptSpectra | None:
-    """Return the spectra of a kernel marked by :func:`keep_spectra`; None for other kernels."""
-    return getattr(kernel, _NAME, None)
 
 
 def refresh_spectra(kernel: Tensor) -> None:
     """Compute kept spectra again after a change of the kernel, for CUDA graphs that read them."""
-    kept = spectra_of(kernel)
+    kept = KEPT.get(kernel)
     if kept is not None:
         kept.refresh(kernel)

@@ -5,11 +5,10 @@ from .density import sample_density
 from .messages import aggregate, pass_messages
 from .neighbors import Edges, bilateral_edges, nearest, nearest_nodes
 from .plan import PointPlan
-from .point_conv import METHODS, plan_points, point_conv, point_sums
+from .point_conv import plan_points, point_conv, point_sums
 from .queries import query_edges
 
 __all__ = [
-    "METHODS",
     "Edges",
     "PointPlan",
     "aggregate",

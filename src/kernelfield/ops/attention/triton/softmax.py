@@ -28,6 +28,21 @@ SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "e
 
 
 @triton.jit
+def _offsets(pid, P, cx, cp, sx, sp, ex, ep):
+    """Return where one position begins in the three tensors of scores."""
+    x, p = pid // P, pid % P
+    return x * cx + p * cp, x * sx + p * sp, x * ex + p * ep
+
+
+@triton.jit
+def _slopes(source, hh, m, j, H, M, J: tl.constexpr):
+    """Load the gradients of the weights of a tile: (h, m, j), zeros past the end."""
+    there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
+    at = (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :]
+    return tl.load(source + at, mask=there, other=0.0)
+
+
+@triton.jit
 def _scores(
     content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J: tl.constexpr, VALID: tl.constexpr
 ):
@@ -51,11 +66,11 @@ def _forward(
     J: tl.constexpr, VALID: tl.constexpr, HP: tl.constexpr, MP: tl.constexpr, JT: tl.constexpr, GS: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
-    x, p = pid // P, pid % P
-    content += x * cx + p * cp
-    place += x * sx + p * sp
-    element += x * ex + p * ep
-    valid += p * valid_p
+    of_content, of_place, of_element = _offsets(pid, P, cx, cp, sx, sp, ex, ep)
+    content += of_content
+    place += of_place
+    element += of_element
+    valid += pid % P * valid_p
     hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
     target = out + pid * H * M * J
     norms = lse + pid * GS * H
@@ -103,14 +118,14 @@ def _backward(
     SHARED: tl.constexpr,
 ):  # fmt: skip
     pid = tl.program_id(0).to(tl.int64)
-    x, p = pid // P, pid % P
-    content += x * cx + p * cp
-    place += x * sx + p * sp
-    element += x * ex + p * ep
-    dcontent += x * cx + p * cp
-    dplace += x * sx + p * sp
-    delement += x * ex + p * ep
-    valid += p * valid_p
+    of_content, of_place, of_element = _offsets(pid, P, cx, cp, sx, sp, ex, ep)
+    content += of_content
+    dcontent += of_content
+    place += of_place
+    dplace += of_place
+    element += of_element
+    delement += of_element
+    valid += pid % P * valid_p
     hh, m = tl.program_id(1) * HP + tl.arange(0, HP), tl.arange(0, MP)
     source = dout + pid * H * M * J
     norms = lse + pid * GS * H
@@ -119,19 +134,13 @@ def _backward(
         mean = tl.zeros((HP,), dtype=tl.float32)
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
-            there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
-            slope = tl.load(
-                source + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], mask=there, other=0.0
-            )
+            slope = _slopes(source, hh, m, j, H, M, J)
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
             mean += tl.sum(tl.sum(tl.exp(z - norm[:, None, None]) * slope, axis=2), axis=1)
         by_element = tl.zeros((HP, MP), dtype=tl.float32)
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
-            there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
-            slope = tl.load(
-                source + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], mask=there, other=0.0
-            )
+            slope = _slopes(source, hh, m, j, H, M, J)
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
             z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
             spots = dcontent + g * cg + m[:, None] * cm + j[None, :]

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 from ...attention.triton.forward import channels, zeros
-from .forward import samples
+from .forward import own_tile, samples
 
 __all__ = ["peaks_grad", "sources", "taps"]
 
@@ -135,11 +135,7 @@ def sources(
     Here the lanes are channels. They share the slopes of an output around a tile of the input. Weights are
     (G, N, KS², C) and factors (b, G, N, C).
     """
-    pid = tl.program_id(0)
-    b, tile = (pid // tiles).to(tl.int64), pid % tiles
-    y, column = tile // across * R, tile % across * P
-    blocks = tl.cdiv(C, L)
-    g, c = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
+    b, y, column, g, c = own_tile(C, tiles, across, R, P, L)
     here = c < C
     first = (b * (HO * WO + 1) * G + g) * N
     dtotal += first

@@ -13,12 +13,21 @@ import triton.language as tl
 
 from ...attention.triton.forward import channels, zeros
 
-__all__ = ["peaks", "samples", "sums"]
+__all__ = ["own_tile", "peaks", "samples", "sums"]
 
 # A loop over a size that is not a constant is a `while`: the interpreter refuses `range` of an argument. Tensors have
 # one axis, the lanes; everything else is a tuple of tensors or scalars. Positions of a tile beyond the map are computed
 # from samples on the map, but not written. SIZES are not specialised: one compiled kernel serves maps of all sizes.
 SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
+
+
+@triton.jit
+def own_tile(count, tiles, across, R: tl.constexpr, P: tl.constexpr, L: tl.constexpr):
+    """Return the sample of a program, the first row and column of its tile, its element, and its lanes of ``count``."""
+    pid = tl.program_id(0)
+    tile, blocks = pid % tiles, tl.cdiv(count, L)
+    lanes = tl.program_id(1) % blocks * L + tl.arange(0, L)
+    return (pid // tiles).to(tl.int64), tile // across * R, tile % across * P, tl.program_id(1) // blocks, lanes
 
 
 @triton.jit
@@ -80,11 +89,7 @@ def sums(
     Inputs are x (b, C, G, HI, WI), w (KS², C, G, N) and weights alpha (b, C, G, N). Results are (b, HO, WO, G, N);
     channels have one extra position per sample, (b, HO · WO + 1, G, N).
     """
-    pid = tl.program_id(0)
-    b, tile = (pid // tiles).to(tl.int64), pid % tiles
-    y, column = tile // across * R, tile % across * P
-    blocks = tl.cdiv(N, L)
-    g, n = tl.program_id(1) // blocks, tl.program_id(1) % blocks * L + tl.arange(0, L)
+    b, y, column, g, n = own_tile(N, tiles, across, R, P, L)
     here = n < N
     x += (b * C * G + g) * (HI * WI)
     w += g * N + n

@@ -11,7 +11,7 @@ from triton.runtime.errors import OutOfResources as TooLarge
 
 from ...architectures import architecture_of
 from ...graph_cache import graph_cache
-from ..frozen_spectra import spectra_of
+from ..frozen_spectra import KEPT
 from ..shape import centres, place, take
 from . import plan_of, precision, scaled
 from .outer_launch import Blocks
@@ -251,7 +251,7 @@ def spectral_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool],
 
 def _kernel_spectra(call: Call, kernel: Tensor) -> Iterable[tuple[slice, Spectrum]]:
     """Return the spectra of kernels, chunk by chunk; for a frozen kernel they are computed once."""
-    kept = spectra_of(kernel)
+    kept = KEPT.get(kernel) if KEPT else None
     if kept is None or not (call.tuning.precompute or call.plan.complex):
         return call.kernel_spectra(kernel)
 

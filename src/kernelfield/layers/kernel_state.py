@@ -1,9 +1,12 @@
-"""Sizes of kernels beside a state dict, so that weights of another size do not load in silence.
+"""Kernels when their module is cast, saved or loaded: their precision, and their size beside a state dict.
 
-The parameters of a field do not depend on the size of its kernel: weights of ``size=64`` fit a layer of ``size=128``,
-where the same kernel is twice as long. The size travels in the metadata of a state dict, which :func:`torch.save` keeps
-and which no key shows. Formats without metadata, such as safetensors, are not checked; runs and pretrained weights keep
-the arguments of their networks instead.
+Kernels stay in float32 when a module is cast to half precision (:func:`in_full_precision`).
+
+Weights of another size do not load in silence (:func:`keep_geometry`). The parameters of a field do not depend on the
+size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as long. The size
+travels in the metadata of a state dict, which :func:`torch.save` keeps and which no key shows. Formats without
+metadata, such as safetensors, are not checked; runs and pretrained weights keep the arguments of their networks
+instead.
 """
 
 from __future__ import annotations
@@ -11,12 +14,44 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable
 
-__all__ = ["keep_geometry"]
+    from torch import Tensor, nn
 
+__all__ = ["in_full_precision", "keep_geometry"]
+
+_HALF = (torch.bfloat16, torch.float16)
 _KEY = "kernelfield_geometry"
+
+
+def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """Wrap a function for ``Module._apply`` so that it moves tensors but does not cast them to half precision.
+
+    In half precision, neighbouring offsets of a long kernel round to the same number, and a frequency rounded to eight
+    bits is wrong by radians at the kernel's end. Tensors already in half precision go to ``change`` unaltered.
+
+    Args:
+        change: the function that ``Module._apply`` applies to parameters and buffers.
+
+    >>> weight = torch.tensor([1.0009765625])
+    >>> in_full_precision(lambda t: t.bfloat16())(weight) is weight
+    True
+    >>> in_full_precision(lambda t: t.double())(weight).dtype
+    torch.float64
+    """
+    if change(torch.empty(0)).dtype not in _HALF:
+        return change
+
+    def changed(tensor: Tensor) -> Tensor:
+        found = change(tensor)
+        if found.dtype in _HALF and tensor.is_floating_point() and tensor.dtype not in _HALF:
+            return tensor.to(found.device, torch.float32)
+        return found
+
+    return changed
 
 
 def keep_geometry(layer: nn.Module, *names: str) -> None:
