@@ -1,9 +1,9 @@
-"""Layers: a field, perhaps a mask, perhaps a group, and an operator.
+"""Layers, each made of a field, perhaps a mask or a group, and an operator.
 
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``full_precision``, ``kernel_geometry``: parts for
+- ``pointwise`` (linear maps and norms of channels), ``dropout``, ``full_precision``, ``kernel_geometry``: parts used by
   all of them.
 """
 

@@ -20,7 +20,8 @@ def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
     """Wrap a function for ``Module._apply`` so that it moves tensors but does not cast them to half precision.
 
     In half precision, neighbouring offsets of a long kernel round to the same number, and a frequency rounded to eight
-    bits is wrong by radians at the kernel's end. Tensors already in half precision go to ``change`` unaltered.
+    bits gives a phase that is off by radians at the kernel's end. Tensors already in half precision are passed to
+    ``change`` as they are.
 
     Args:
         change: the function that ``Module._apply`` applies to parameters and buffers.

@@ -1,9 +1,9 @@
-"""Sizes of kernels beside a state dict, so that weights of another size do not load in silence.
+"""Kernel sizes in the metadata of state dicts, so that loading weights of another size gives a warning.
 
 The parameters of a field do not depend on the size of its kernel: weights of ``size=64`` fit a layer of ``size=128``,
-where the same kernel is twice as long. The size travels in the metadata of a state dict, which :func:`torch.save` keeps
-and which no key shows. Formats without metadata, such as safetensors, are not checked; runs and pretrained weights keep
-the arguments of their networks instead.
+where the same kernel is twice as long. The size is stored in the metadata of a state dict, which :func:`torch.save`
+keeps and which adds no key. Formats without metadata, such as safetensors, are not checked; runs and pretrained weights
+store the arguments of their networks instead.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def keep_geometry(layer: nn.Module, *names: str) -> None:
 
     Args:
         layer: a layer with a kernel.
-        names: attributes that change the kernel and not the shapes of its parameters.
+        names: attributes that change the kernel but not the shapes of its parameters.
 
     >>> import kernelfield as kf
     >>> short, long = kf.CKConv(1, 1, size=8), kf.CKConv(1, 1, size=16)
@@ -50,8 +50,8 @@ def _compare(layer: nn.Module, state: dict[str, Any], prefix: str, metadata: dic
         return
     old, new = (", ".join(f"{name}={values[name]}" for name in other) for values in (before, now))
     warnings.warn(
-        f"weights of {old} were loaded into a layer of {new}; its kernel is another function of position now. Build "
-        "the network with the arguments of its training",
+        f"weights of {old} were loaded into a layer of {new}; its kernel is now a different function of position. "
+        "Build the network with the arguments that it was trained with",
         stacklevel=2,
     )
 

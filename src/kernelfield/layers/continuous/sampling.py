@@ -1,4 +1,4 @@
-"""Samples of an input, on a grid or at points: checks, and the weight of each sample."""
+"""Checks of an input's samples, on a grid or at points, and their weights."""
 
 from __future__ import annotations
 
@@ -97,13 +97,13 @@ def sample_weight(
         density = sample_density(coords, mask, causal=causal)
     else:
         _check_density(density, mask)
-    # A grid has one sample per step; the weight is relative to that.
+    # A grid has one sample per step. Weights are relative to that density.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)
 
 
 def _check_density(density: Tensor, mask: Tensor | None) -> None:
-    """Raise a ValueError unless the density of every seen sample is positive and finite, where the host may read it."""
+    """Raise a ValueError unless the density of every seen sample is positive and finite, if the host may read it."""
     if not may_read(density):
         return
     good = (density > 0) & density.isfinite()
