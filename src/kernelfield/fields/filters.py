@@ -54,6 +54,12 @@ class FilterNetwork(Field):
             ``start="ccnn"``.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
+
+    >>> class Sines(FilterNetwork):
+    ...     def envelope(self, coords, *shape):
+    ...         return None
+    >>> Sines(dim=1, channels=3, gamma=torch.ones(()))(torch.rand(5, 1)).shape
+    torch.Size([5, 3])
     """
 
     starts = FILTER_STARTS

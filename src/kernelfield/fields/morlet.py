@@ -1,4 +1,4 @@
-"""The Morlet wavelet as a field (chapter 10, section 4.3, on wavelet transforms)."""
+"""The Morlet wavelet as a field (chapter 10, section 5.3)."""
 
 from __future__ import annotations
 

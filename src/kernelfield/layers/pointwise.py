@@ -262,6 +262,10 @@ class CumulativeNorm(ChannelNorm):
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name.
 
+    Args:
+        name: one of the names below.
+        channels: channels of the signal.
+
     ==================  ===================================================================  =============
     name                statistics                                                           causal
     ==================  ===================================================================  =============
@@ -300,7 +304,15 @@ def uses_batch_statistics(network: nn.Module) -> bool:
 
 @checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)
 def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tensor:
-    """Normalise ``x`` and apply an activation, in one pass where possible.
+    """Normalise ``x`` and apply an activation, if possible in one pass.
+
+    Args:
+        norm: the norm, as :func:`make_norm` returns it, or any other module.
+        x: (batch, channels, …) signal.
+        activation: "relu", "gelu" or None.
+
+    Returns:
+        A signal of the shape of ``x``.
 
     >>> normalise(make_norm("none", 3), torch.tensor([[[-1.0, 2.0]]]), "relu")
     tensor([[[0., 2.]]])

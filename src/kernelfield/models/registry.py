@@ -285,6 +285,9 @@ def import_network(name: str) -> type[nn.Module]:
     line calls this function for the recipe that you pass to ``train`` and for ``--import``. In Python, call it before
     you load a run that was trained with such a network.
 
+    Args:
+        name: ``package.module:Class`` of a :class:`torch.nn.Module`.
+
     >>> import_network("torch.nn:Identity")
     <class 'torch.nn.modules.linear.Identity'>
     >>> import_network("json:dumps")

@@ -36,7 +36,10 @@ GRAIN = 128
 
 
 def cutoff(root: Any) -> Any:
-    """Return the share of the training grid's frequencies below ``root``, a number or tensor: 0 at -1, 1 at 1.
+    """Return the share of the training grid's frequencies below ``root``: 0 at -1, 1 at 1.
+
+    Args:
+        root: number or tensor, the end of a mask on [-1, 1]. The share is rounded up to a multiple of 1/128.
 
     >>> cutoff(0.0), cutoff(torch.tensor([0.001], dtype=torch.float64)).item()
     (0.5, 0.5078125)

@@ -70,7 +70,14 @@ def check_queries(at: Tensor, points: Tensor | None, dim: int) -> Tensor:
 
 @checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)
 def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
-    r"""Return (batch, channels, \*space) values with zeros at unseen positions, whose values may be NaN.
+    r"""Set values at unseen positions, which may be NaN, to zero.
+
+    Args:
+        x: (batch, channels, \*space) values.
+        mask: (batch, \*space), True where a position was seen; None if all were.
+
+    Returns:
+        (batch, channels, \*space) values.
 
     >>> seen_only(torch.tensor([[[1.0, float("nan")]]]), torch.tensor([[True, False]]))
     tensor([[[1., 0.]]])

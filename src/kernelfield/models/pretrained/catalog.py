@@ -28,7 +28,10 @@ def weight_folders() -> list[Path]:
 
 
 def list_weights(pattern: str = "*") -> list[str]:
-    """Return the names of all weights, MODEL.TAG, that match ``pattern``, sorted.
+    """Return the sorted names of weights.
+
+    Args:
+        pattern: pattern that the names MODEL.TAG match, with * and ? as in file names.
 
     >>> "flextcn_2.smnist" in list_weights("flextcn*")
     True

@@ -86,13 +86,21 @@ def write_weight(path: str | Path, tensors: Mapping[str, Tensor], description: M
 
 
 def read_description(path: str | Path) -> dict[str, Any]:
-    """Return the description in a weight file without its tensors; the checksum is not compared."""
+    """Return the description in a weight file without reading its tensors; the checksum is not compared.
+
+    Args:
+        path: a file of :func:`write_weight`.
+    """
     with _open(Path(path)) as file:
         return _parse(file.metadata(), Path(path))
 
 
 def read_weight(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the description and the tensors of a weight file; raise a ValueError if it is damaged."""
+    """Return the description and the tensors of a weight file; raise a ValueError if it is damaged.
+
+    Args:
+        path: a file of :func:`write_weight`.
+    """
     path = Path(path)
     with _open(path) as file:
         description = _parse(file.metadata(), path)

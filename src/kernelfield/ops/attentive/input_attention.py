@@ -54,6 +54,8 @@ def input_attention_maps(
 ) -> tuple[Tensor, Tensor]:
     r"""Return the maps of :func:`input_attention`: α_C, (batch, c, g, 1, …), and α_X, (batch, 1, g, \*space).
 
+    The arguments are those of :func:`input_attention`.
+
     >>> x, w = torch.randn(2, 3, 4, 9), torch.randn(5, 12)
     >>> [tuple(a.shape) for a in input_attention_maps(x, w, w.mT, torch.randn(4, 8, 7))]
     [(2, 3, 4, 1), (2, 1, 4, 9)]

@@ -24,6 +24,16 @@ def conv_reference(
 
     For each axis a tensor has entry 1 where sample s meets kernel point j at output t, and 0 elsewhere.
 
+    Args:
+        x: (batch, in, \*space) signal.
+        kernel: (out, in / groups, \*points) kernel.
+        causal: whether outputs depend only on present and past inputs; 1D only.
+        boundary: "zero", "periodic" or "valid"; one for all axes or one per axis.
+        groups: number of groups of channels.
+
+    Returns:
+        (batch, out, \*space) signal.
+
     >>> conv_reference(torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0]]]), causal=True)
     tensor([[[ 1., 12., 23.]]])
     """

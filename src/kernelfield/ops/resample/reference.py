@@ -28,6 +28,13 @@ def resample_reference(x: Tensor, size: int | Sequence[int]) -> Tensor:
     where :math:`w_f` is 1, except 1/2 at :math:`|f| = n/2`, the frequency that an even grid cannot distinguish from its
     negative. For downsampling, both signs of that frequency count in full, so it keeps its energy.
 
+    Args:
+        x: (…, \*space) signal; the last ``len(size)`` axes are resampled.
+        size: new length of the last axis, or of the last axes.
+
+    Returns:
+        (…, \*size) signal.
+
     >>> resample_reference(torch.tensor([1.0, 0.0, -1.0, 0.0]), 2)
     tensor([ 1., -1.])
     """
