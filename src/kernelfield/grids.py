@@ -212,7 +212,7 @@ def local_grid(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the coordinates of a kernel with a fixed number of points, the outermost at -1 and 1.
+    r"""Return the coordinates of a kernel with a fixed number of points, the outermost at -1 and 1.
 
     Args:
         kernel_size: number of points, one for all axes or one per axis; a single point lies at 0.
@@ -221,7 +221,7 @@ def local_grid(
         device: of the result.
 
     Returns:
-        (*kernel_size, dim) coordinates.
+        (\*kernel_size, dim) coordinates.
 
     >>> local_grid(3)
     tensor([[-1.],

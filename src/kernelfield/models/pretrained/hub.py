@@ -141,7 +141,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
     entries = config if isinstance(config, dict) else {}
     if not isinstance(entries.get("model"), str) or not isinstance(entries.get("arguments"), dict):
-        raise ValueError(f"{folder / CONFIG} must have a string 'model' and a dictionary 'arguments'")  # noqa: TRY004
+        raise ValueError(f"{folder / CONFIG} must name a model of kernelfield, as 'model', and its 'arguments'")  # noqa: TRY004
     module = import_safetensors()
     try:
         tensors = module.torch.load_file(folder / TENSORS)
