@@ -20,6 +20,7 @@ from kernelfield._checks import (
     floats_per_axis,
     ints_per_axis,
 )
+from kernelfield._kinds import POSITIVE, Int, Kind, PerAxis
 
 
 def test_valid_values_are_returned() -> None:
@@ -90,6 +91,20 @@ def test_numbers_come_back_as_floats() -> None:
 def test_invalid_values_are_refused_by_name(call: Any, error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=re.escape(says)):
         call()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(Int(1), 2**29), (POSITIVE, 1e13), (POSITIVE | None, 1e-13), (PerAxis(POSITIVE), (1.0, 1e13))],
+)
+def test_a_number_beyond_the_limits_is_told_the_limits(kind: Kind, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"^size must .*limits: 268435456 .*1e-12 to 1e\+12"):
+        kind.check("size", value)
+
+
+def test_a_number_that_is_not_finite_is_told_no_limits() -> None:
+    with pytest.raises(ValueError, match=r"got inf$"):
+        POSITIVE.check("size", math.inf)
 
 
 def test_an_error_before_a_module_is_made_is_not_replaced() -> None:

@@ -129,7 +129,7 @@ __all__ = [
     "wavelet_loss",
 ]
 
-#: names that are imported when they are first used
+#: names that are imported at their first use, and the packages that define them
 _LATER = {
     **dict.fromkeys(("distil", "generate", "stream"), "streaming"),
     **dict.fromkeys(("capture", "capture_prediction"), "cuda_graphs"),
@@ -139,7 +139,7 @@ _LATER = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module  # noqa: PLC0415
 
-    if name in ("data", "parallel"):  # many files, and torch.distributed: both take a while to import
+    if name in ("data", "parallel"):  # slow to import: many files, and torch.distributed
         return import_module(f".{name}", __name__)
     if name not in _LATER:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -149,17 +149,17 @@ def __getattr__(name: str) -> Any:
 
 def load_run(
     folder: str | os.PathLike[str], *, select: str | None = None
-) -> Any:  # TrainedRun, which is imported when it is used
-    """Return the network of a training run with its preprocessing.
+) -> Any:  # TrainedRun; the import at the top would need the extra "train"
+    """Load the network of a training run together with its preprocessing.
 
-    ``load_run("runs/mine").predict("new/")`` predicts the files in a folder; ``.predict(x)`` an array (n, channels, …)
-    of samples as they are stored; ``.network`` is the network and ``.prepare(x)`` its input. The training data are not
-    needed. Needs the extra ``train``.
+    ``load_run("runs/mine").predict("new/")`` predicts the files in a folder. ``.predict(x)`` predicts an array
+    (n, channels, …) of raw samples, ``.prepare(x)`` turns them into inputs of ``.network``. Loading a run does not need
+    its training data. Needs the extra ``train``.
 
     Args:
-        folder: of the run.
-        select: which weights: "best" by validation, "last", or "average" of the last epochs; as the run's recipe says
-            if not given.
+        folder: the folder of the run.
+        select: the weights to load: "best" on the validation data, "last", or the "average" of the last epochs; by
+            default those that the run's recipe selects.
 
     Returns:
         A :class:`~kernelfield.experiments.predict.TrainedRun`.

@@ -8,7 +8,7 @@ from ._memory import keep_freed_memory
 
 
 def main() -> None:
-    """Run the command line, or say what it needs."""
+    """Run the command line, or exit with the name of the missing package."""
     try:
         from .cli import app  # noqa: PLC0415
     except ModuleNotFoundError as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["compile_wrapper"]
 
-#: built-in names in the source of a wrapper
+#: built-in names that the source of a wrapper uses
 _BUILTINS = {"float", "int", "isinstance", "str", "type"}
 
 
@@ -102,7 +102,7 @@ def compile_wrapper(
 
 
 class _Names:
-    """The constants of a wrapper, by their names in its source."""
+    """Constants that the source of a wrapper refers to, by generated name."""
 
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}

@@ -245,7 +245,7 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
 
 
 def _reference_tensor(module: nn.Module | None, given: Mapping[str, Tensor]) -> tuple[Tensor | None, str]:
-    """Return the tensor whose dtype and device the others must share (a parameter or first argument), and its name."""
+    """Return a tensor whose dtype and device the arguments must share, a parameter or the first one, and its name."""
     if module is not None:
         tensors = [t for t in (*module.parameters(), *module.buffers()) if t.is_floating_point()]
         # A module of half precision keeps its kernels in float32; signals must have the half dtype.
@@ -261,7 +261,7 @@ def _is_out_of_memory(error: Exception) -> bool:
 
 
 def _sizes(passed: Mapping[str, Any]) -> str:
-    """Return the text of the arguments that are ints or lists, the largest first."""
+    """Return the arguments that are ints or lists as "name=value", the largest first."""
     sizes = {name: value for name, value in passed.items() if isinstance(value, (int, tuple, list))}
     largest = sorted(sizes, key=lambda name: -max(_numbers(sizes[name]), default=0))
     return ", ".join(f"{name}={shown(sizes[name])}" for name in largest)

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DRAFT", "VARIABLE", "atomic_write", "cache_folder", "flush", "remove_drafts", "write_bytes", "write_text"]
 
-#: environment variable with the path of the cache folder; "0" or "off" turns the cache off
+#: environment variable with the path of the cache folder; "0", "off" or an empty value turns the cache off
 VARIABLE = "KERNELFIELD_CACHE"
-#: prefix of the names of files that are not yet in place
+#: prefix of the names of unfinished files
 DRAFT = ".draft-"
 
 

@@ -1,8 +1,8 @@
 """Kinds of arguments: the type and range of values that an argument takes.
 
-A kind tells whether a value has the right type, tells whether it lies in the right range, and describes itself in
-words. :func:`Kind.check` raises a TypeError or a ValueError that names the argument, what it takes and what it got. The
-operator ``|`` joins kinds: ``POSITIVE | Choice("start") | None``.
+A kind tests the type and the range of a value and describes the accepted values in words. :meth:`Kind.check` raises a
+TypeError or a ValueError that names the argument, the accepted values and the value it got. The operator ``|`` joins
+kinds: ``POSITIVE | Choice("start") | None``.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Kind:
             of_type = "" if isinstance(value, Tensor) else f" of type {type(value).__name__}"
             raise TypeError(f"{name} must be {self.text(given)}, got {shown(value)}{of_type}")
         if not self.in_range(value, given):
-            raise ValueError(f"{name} must be {self.text(given)}, got {shown(value)}")
+            raise ValueError(f"{name} must be {self.text(given)}, got {shown(value)}{_limits(value)}")
 
     def __or__(self, other: Kind | None) -> Kind:
         return _Union(self, _NoneKind() if other is None else other)
@@ -103,6 +103,13 @@ def shown(value: Any) -> str:
         return f"{'an' if dtype[0] == 'i' else 'a'} {dtype} tensor of shape {tuple(value.shape)}"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:57]}…"
+
+
+def _limits(value: Any) -> str:
+    """Return the limits of all arguments as text if a number in ``value`` lies beyond them, else ""."""
+    numbers = [v for v in (value if isinstance(value, (list, tuple)) else [value]) if type(v) in (int, float)]
+    beyond = any(v > MOST if type(v) is int else LARGEST < abs(v) < math.inf or 0 < abs(v) < SMALLEST for v in numbers)
+    return f" (limits: {MOST} for counts, {SMALLEST:g} to {LARGEST:g} for numbers)" if beyond else ""
 
 
 class _Union(Kind):
@@ -135,7 +142,7 @@ class _Union(Kind):
 
 
 def _cost(kind: Kind) -> int:
-    """Return a rank by the time of :meth:`Kind.fast_test`: None first, then numbers and names, then all others."""
+    """Return a rank by the run time of :meth:`Kind.fast_test`: None first, then numbers and names, then the rest."""
     return next(
         (rank for rank, kinds in enumerate(((_NoneKind,), (_Bool, Int, Number, Choice))) if isinstance(kind, kinds)), 2
     )
@@ -331,7 +338,7 @@ class ListOf(Kind):
 class PerAxis(Kind):
     """One value for all axes, or a list of one per axis.
 
-    The argument named ``dim`` gives the number of axes: it is that number, or a list of one entry per axis.
+    ``dim`` is the name of the argument that gives the number of axes, as an int or as a list of one entry per axis.
 
     >>> PerAxis(Int(1)).check("size", (32, 32, 32), {"dim": 2})
     Traceback (most recent call last):
@@ -359,7 +366,7 @@ class PerAxis(Kind):
         return f"{self.kind.text(given)} or {several}"
 
     def _count(self, given: Mapping[str, Any]) -> int | None:
-        """Return the number of axes; None if it is unknown, or wrong, in which case ``dim`` has its own error."""
+        """Return the number of axes; None if it is unknown or invalid. An invalid ``dim`` raises its own error."""
         dim = given.get(self.dim)
         if isinstance(dim, (list, tuple)):
             return len(dim)

@@ -1,4 +1,4 @@
-"""How the process allocates memory on a CPU."""
+"""Allocation of CPU memory."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ __all__ = ["keep_freed_memory"]
 
 #: parameters of glibc's mallopt
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-#: the largest number it takes, 2 GiB
+#: the largest value that mallopt takes, 2 GiB
 _LARGEST = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
     """Let the process keep freed memory for its next tensors: training on a CPU becomes up to 1.6 times faster.
 
-    By default the C library of Linux returns every large tensor to the system. The next tensor of that size then
-    consists of new pages, which the system has to fill with zeros. A training step allocates the same tensors again and
-    again, so this costs up to a third of it. The ``kernelfield`` command calls this function when it starts. Call it
-    once at the beginning of your own training script; it changes the whole process.
+    By default the C library of Linux returns the memory of every freed large tensor to the system. The next tensor of
+    that size then gets new pages, which the system has to fill with zeros. A training step allocates the same tensors
+    again and again, so the zeros cost up to a third of its time. The ``kernelfield`` command calls this function when
+    it starts. Call it once at the beginning of your own training script; it changes the whole process.
 
-    The process keeps at most the memory that it once needed. Tensors of 2 GiB and more are returned as before.
+    The process never keeps more than its peak use. It still returns the memory of tensors of 2 GiB and more.
 
     Returns:
-        Whether it was done. It is not done on systems other than Linux with glibc, or if an environment variable
-        (``MALLOC_…`` or ``GLIBC_TUNABLES``) already says how to allocate.
+        True if the setting was changed. False on systems other than Linux with glibc, or if an environment variable
+        (``MALLOC_…`` or ``GLIBC_TUNABLES``) already sets how to allocate.
 
     >>> isinstance(keep_freed_memory(), bool)
     True

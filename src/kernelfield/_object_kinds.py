@@ -240,7 +240,7 @@ def _find(name: str) -> type:
 
 
 class IterableOf(Kind):
-    """A list, tuple, range or another iterable of ``kind``; the entries of a generator are not checked.
+    """A list, tuple, range or other iterable of ``kind``; only the entries of these three types are checked.
 
     >>> from kernelfield._kinds import Int
     >>> IterableOf(Int(0)).check("times", [1, 2.5])
@@ -316,9 +316,9 @@ DICT = MappingOf()
 #: fractions of training, validation and test data
 SHARES = _Shares(NOT_NEGATIVE, count=3)
 CALLABLE = _Callable()
-#: makes a module: a class, a functools.partial of one, or another callable
+#: a callable that makes a module: a class, a functools.partial of one, or a function
 MAKER = _Maker()
-#: a field, or makes one: a class, a functools.partial of one, or another callable
+#: a field, or a callable that makes one: a class, a functools.partial of one, or a function
 FIELD = _Field()
 DTYPE = OfType("a floating-point torch.dtype", torch.dtype, lambda dtype: dtype.is_floating_point)
 DEVICE = OfType("a torch.device or the name of one", (str, torch.device), _is_device)

@@ -1,15 +1,15 @@
-"""Parameters that determine shapes: whether they have changed, and hooks that read them after steps.
+"""Hooks after optimiser steps, and change detection, for parameters that determine shapes.
 
-The size of a mask determines the number of points of a kernel, a subset of a group the number of its elements. Shapes
-must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not read them. A hook reads
-them after the optimiser's step, for all followers on a device at once (:func:`on_optimizer_step`).
+A learned mask size determines how many points a kernel has, and a learned subset of a group how many elements it has.
+Shapes must be Python numbers. Reading them from a GPU makes the host wait, so ``forward`` does not read them. A hook
+reads them after the optimiser's step, for all followers on a device at once (:func:`on_optimizer_step`).
 
 :func:`state_of` and :func:`differs` tell whether such a number is up to date. They compare the version counters of the
 parameters, which in-place changes, loaded states and most optimisers increment. Fused optimisers do not, so the hook
-increments the counters before it calls the followers. Nor do the counters show changes through ``.data`` (averages of
-weights that are written by hand, ``vector_to_parameters``), or tensors that take turns as one parameter
-(:func:`torch.func.functional_call`). On the CPU the values themselves are therefore compared, a few numbers for each
-parameter in question. On a GPU that would make the host wait, so the memory address takes the place of the values.
+increments the counters before it calls the followers. The counters also miss changes through ``.data`` (hand-written
+weight averaging, ``vector_to_parameters``) and a parameter that is replaced for one call
+(:func:`torch.func.functional_call`). On the CPU, states therefore include the values themselves, a few numbers per
+parameter. On a GPU, reading values would make the host wait, so states hold memory addresses instead.
 
 Torch calls one hook after the steps of all optimisers of the process. The first follower registers it; an import does
 not. The hook ignores optimisers that hold no parameter of a follower, and it references followers weakly. A hook on
@@ -49,17 +49,17 @@ Follower = TypeVar("Follower")
 #: identity, version and content of each tensor
 State: TypeAlias = "list[tuple[int, int, Any]]"
 
-#: values of larger tensors are not compared
+#: a state holds the values of tensors up to this number of elements
 _MOST = 4096
 _PLAIN = (Tensor, nn.Parameter)
 
-#: per thread (per context): a training that captures a CUDA graph must not stop the hooks of another
+#: one value per context, so a training that captures a CUDA graph does not stop the hooks of another thread
 _paused: ContextVar[bool] = ContextVar("kernelfield_step_hooks_paused", default=False)
 
 
 @contextlib.contextmanager
 def pause_step_hooks() -> Iterator[None]:
-    """Call no hook after the steps inside the ``with`` block, which must not wait for the device.
+    """Skip the hooks after steps inside the ``with`` block, for code that must not wait for the device.
 
     >>> with pause_step_hooks():
     ...     step_hooks_paused()
@@ -165,8 +165,8 @@ def on_optimizer_step(
         act: called once after a step, with all followers whose parameters the optimiser holds.
         while_paused: whether to call ``act`` inside :func:`pause_step_hooks` too, for work that never waits for the
             device.
-        also: whether to call ``act`` with a follower whose parameters the optimiser does not hold: those of an average
-            of weights change by other means, between steps.
+        also: whether to call ``act`` with a follower whose parameters the optimiser does not hold, such as a weight
+            average, whose parameters change without a step.
 
     >>> layer, moved = torch.nn.Linear(1, 1), []
     >>> followers = on_optimizer_step(torch.nn.Module.parameters, moved.extend)
@@ -210,12 +210,12 @@ def differs(before: State | None, now: State) -> bool:
         return False
     if before is None or len(before) != len(now):
         return True
-    # The content is None where it cannot be read, such as under a mode of torch's dispatcher.
+    # The content is None where it cannot be read, such as under a TorchDispatchMode.
     return any(a[:2] != b[:2] or (a[2] != b[2] and None not in (a[2], b[2])) for a, b in zip(before, now, strict=True))
 
 
 def has_values(state: State) -> bool:
-    """Return whether a state holds the values of all its tensors: then no change of them can go unnoticed.
+    """Return whether a state holds the values of all its tensors, so that it shows every change.
 
     >>> has_values(state_of([torch.zeros(2)])), has_values(state_of([torch.zeros(10_000)]))
     (True, False)
@@ -224,7 +224,7 @@ def has_values(state: State) -> bool:
 
 
 def _content(tensor: Tensor) -> Any:
-    """Return the values of a tensor on the CPU, or the address of another one; None if neither can be known."""
+    """Return the values of a small CPU tensor, the address of any other tensor, or None if neither can be read."""
     plain = _unwrapped(tensor)
     if type(plain) not in _PLAIN or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
         return None

@@ -5,7 +5,7 @@ with another sampling ``step`` (again in training steps: 0.5 is twice as fine), 
 
 .. math:: x_k = k \cdot \mathrm{step} / \mathrm{size}, \qquad |k| \cdot \mathrm{step} < \mathrm{size},
 
-so the grid is anchored at offset zero, not at its ends. A subsampled input then keeps its physical positions (chapter
+so the grid is anchored at offset zero, not at its ends. The samples of a subsampled input keep their positions (chapter
 2, appendix "Accounting for spatial displacements"): the grid of ``step=n`` is every n-th point of the grid of
 ``step=1``, bit for bit, for any ``size`` and ``n``.
 
@@ -71,6 +71,14 @@ def kernel_axis(
 ) -> Tensor:
     r"""Return the coordinates of a kernel along one axis.
 
+    Args:
+        size: reach in training steps.
+        step: sampling step in training steps.
+        causal: sample only the lags, offsets of at least zero.
+        limit: the input's length; longer offsets are left out. May be symbolic.
+        dtype: of the result; torch's default dtype if None.
+        device: of the result.
+
     Returns:
         (2n - 1,) ascending coordinates in (-1, 1), or the (n,) lags in [0, 1) if ``causal``; n is
         :func:`reach`\ ``(size, step, limit)``.
@@ -95,7 +103,7 @@ def _kernel_axis(
 ) -> Tensor:
     n = _reach(size, step, limit)
     index = torch.arange(0 if causal else 1 - n, n, dtype=dtype or _default(), device=device)
-    # (k · step) / size, in this order: k · step is exact for integer steps and one division rounds all steps alike.
+    # The order matters: k · step is exact for integer steps, so equal positions of two grids round alike.
     return index * step / size
 
 
@@ -116,13 +124,13 @@ def kernel_grid(
         size: reach in training steps, one for all axes or one per axis.
         step: sampling step in training steps, one for all axes or one per axis.
         dim: number of spatial dimensions.
-        causal: sample only lags, the offsets from zero on; dim 1 only.
+        causal: sample only the lags, offsets of at least zero; needs dim 1.
         limit: shape of the input; longer offsets are left out. Axes may be symbolic.
         dtype: of the result; torch's default dtype if None.
         device: of the result.
 
     Returns:
-        (*points, dim) coordinates in (-1, 1)^dim, the last axis holding the axes in order ("ij").
+        (*points, dim) coordinates in (-1, 1)^dim; coordinate d of a point varies along axis d ("ij" order).
 
     >>> kernel_grid(32, dim=2).shape
     torch.Size([63, 63, 2])
@@ -204,7 +212,16 @@ def local_grid(
     dtype: torch.dtype | None = None,
     device: torch.device | str | None = None,
 ) -> Tensor:
-    """Return the coordinates of a kernel with a fixed number of points, the outermost at -1 and 1.
+    r"""Return the coordinates of a kernel with a fixed number of points, the outermost at -1 and 1.
+
+    Args:
+        kernel_size: number of points, one for all axes or one per axis; a single point lies at 0.
+        dim: number of spatial dimensions.
+        dtype: of the result; torch's default dtype if None.
+        device: of the result.
+
+    Returns:
+        (\*kernel_size, dim) coordinates.
 
     >>> local_grid(3)
     tensor([[-1.],
@@ -296,6 +313,15 @@ def positions(
     """Return the positions of a grid's samples in training steps: i · step along each axis.
 
     Layers expect ``coords`` in this unit.
+
+    Args:
+        shape: number of samples along each axis.
+        step: sampling step in training steps, one for all axes or one per axis.
+        dtype: of the result; torch's default dtype if None.
+        device: of the result.
+
+    Returns:
+        (*shape, dim) positions.
 
     >>> positions([3], 0.5).squeeze(-1)
     tensor([0.0000, 0.5000, 1.0000])

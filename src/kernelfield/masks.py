@@ -1,8 +1,8 @@
-r"""Masks: differentiable windows whose size is learned (chapter 6, section 2.1; chapter 5, section 2.1).
+r"""Masks: differentiable windows whose size is learned (chapter 6, section 2.1; chapter 5, section 3.1).
 
-A mask maps coordinates to values in [0, 1], one per axis, and multiplies them over the axes. Below a threshold
-:math:`T_m` it is exactly zero, so nothing needs to be computed there. A mask has an inverse in closed form, so the
-region where it is not zero is known in advance: :meth:`Mask.support`.
+A mask is a product of one factor in [0, 1] per axis. A factor below the threshold :math:`T_m` counts as exactly zero,
+so nothing needs to be computed there. A mask has an inverse in closed form, so the region where it is not zero is known
+in advance: :meth:`Mask.support`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Mask(nn.Module):
 
     Args:
         dim: number of axes.
-        threshold: values below are zero; between 0 and 1.
+        threshold: factors below it are set to zero; between 0 and 1.
         domain: the interval of coordinates in use along each axis; :meth:`size` counts points of this interval.
 
     >>> class Triangle(Mask):
@@ -45,7 +45,7 @@ class Mask(nn.Module):
     """
 
     domain: tuple[float, float]
-    #: whether the lower edge of the window is learned; if not, the window begins where the domain does
+    #: whether the window has a learned lower edge; otherwise it begins at the lower end of the domain
     closes_below: bool = True
 
     @checked(dim=Int(1), threshold=SHARE)
@@ -98,14 +98,14 @@ class Mask(nn.Module):
         return low.clamp(min=self.domain[0]), high.clamp(max=self.domain[1])
 
     def reach_numbers(self) -> Sequence[Tensor]:
-        """Return the one-dimensional tensors that :meth:`reach_from` needs to compute the mask's reach."""
+        """Return the 1-D tensors whose values :meth:`reach_from` takes, concatenated."""
         low, high = self.support()
         return [torch.maximum(low.abs(), high.abs())]
 
     def reach_from(self, numbers: Sequence[float]) -> Sequence[float]:
-        """Return how far the support reaches from the origin along each axis, given the values of its numbers.
+        """Return how far the support reaches from the origin along each axis, from the values of :meth:`reach_numbers`.
 
-        A network on a GPU reads the numbers of all its masks in one transfer; this method is plain Python.
+        A network on a GPU copies the numbers of all its masks to the host at once. This method then runs on the host.
 
         >>> mask = GaussianMask(1, sigma=0.1)
         >>> round(mask.reach_from(torch.cat(list(mask.reach_numbers())).tolist())[0], 4)
@@ -115,11 +115,11 @@ class Mask(nn.Module):
 
     @checked()
     def size(self, n: int) -> Tensor:
-        """Return how many of ``n`` points spread evenly over the domain the mask keeps, per axis: (dim,).
+        """Return how many of ``n`` points, spread evenly over the domain, lie inside the support, per axis: (dim,).
 
-        A real number, differentiable in the mask's parameters. Where the support reaches past the domain the size
-        stays at ``n`` but the gradient still passes (a straight-through estimator), so that a mask that has grown to
-        its limit can shrink again.
+        The number is real and differentiable in the mask's parameters. Where the support reaches past the domain, the
+        size stops growing but its gradient does not vanish (a straight-through estimator). A mask that has grown to its
+        limit can therefore shrink again.
         """
         begin, end = self.domain
         low, high = self.roots()
@@ -144,11 +144,11 @@ class GaussianMask(Mask):
         dim: number of axes.
         sigma: initial width, one for all axes or one per axis.
         mean: initial centre, one for all axes or one per axis.
-        threshold: values below are zero.
+        threshold: factors below it are set to zero.
         learn_mean: whether the centre is learned too.
         learn_sigma: whether the width is learned.
         isotropic: one width shared by all axes.
-        domain: the coordinates in use, (0, 1) for a causal kernel.
+        domain: interval of coordinates in use along each axis; (0, 1) for a causal kernel.
 
     >>> mask = GaussianMask(dim=1, sigma=0.25)
     >>> mask(torch.tensor([[0.0], [0.25], [0.6]])).detach()
@@ -223,7 +223,7 @@ class GaussianMask(Mask):
 
 
 class SteerableMask(GaussianMask):
-    r"""A Gaussian window on the plane with a learned orientation (chapter 5, appendix "Steerable Gaussian masks").
+    r"""A Gaussian window on the plane with a learned orientation (chapter 5, appendix "Rotated Gaussian masks").
 
     .. math:: m(x) = m_\mathrm{gauss}\big(R_\phi^{-1} (x - \mu) + \mu\big), \qquad
         R_\phi = \begin{pmatrix} \cos\phi & -\sin\phi \\ \sin\phi & \cos\phi \end{pmatrix}
@@ -269,20 +269,20 @@ class SteerableMask(GaussianMask):
 
 
 class SigmoidMask(Mask):
-    r"""A window that is open up to a learned offset and closed beyond (chapter 6, Eq. 2).
+    r"""A window that is one below a learned offset and falls to zero beyond it (chapter 6, Eq. 2).
 
     .. math:: m(x) = \prod_d 1 - \mathrm{sigm}\big(\tau (x_d - \mu_d)\big), \quad 0 \text{ where a factor} < T_m
 
-    Used along axes with an order of importance: channels, blocks, frequencies. Its support ends at
-    :math:`\mu - \ln\big(1/(1 - T_m) - 1\big)/\tau`, :meth:`overhang` beyond the offset.
+    It suits axes along which entries are ordered by importance: channels, blocks, frequencies. Its support ends at
+    :math:`\mu - \ln\big(1/(1 - T_m) - 1\big)/\tau`, which is :meth:`overhang` beyond the offset.
 
     Args:
         dim: number of axes.
         offset: initial offset μ, one for all axes or one per axis.
         temperature: steepness τ, fixed.
-        threshold: values below are zero.
+        threshold: factors below it are set to zero.
         learn_offset: whether the offset is learned.
-        domain: the coordinates in use.
+        domain: interval of coordinates in use along each axis.
 
     >>> mask = SigmoidMask(dim=1, offset=0.0, temperature=25.0)
     >>> mask(torch.tensor([[-1.0], [0.0], [0.2]])).detach()
@@ -310,7 +310,7 @@ class SigmoidMask(Mask):
         self._set("offset", _axes(offset, dim), learn_offset)
 
     def profile(self, coords: Tensor) -> Tensor:
-        # 1 - sigm(z) as sigm(-z): no cancellation where the mask is nearly closed.
+        # sigm(-z) equals 1 - sigm(z) without the cancellation where the mask is nearly zero.
         return torch.sigmoid(self.temperature * (self.offset - coords))
 
     def roots(self) -> tuple[Tensor, Tensor]:
@@ -322,10 +322,9 @@ class SigmoidMask(Mask):
         return math.log(1 / value - 1) / self.temperature
 
     def limits(self, low: float = 0.95, high: float = 0.85) -> tuple[float, float]:
-        """Return the offsets at which the mask is ``low`` at the beginning of its domain, and ``high`` at its end.
+        """Return the offsets at which the mask is ``low`` where its domain begins, and ``high`` where it ends.
 
-        Chapter 6's appendix, "Maximum and minimum allowable sizes": a mask that is closed everywhere, or that closes so
-        far beyond its domain that it is flat inside, has no gradient that could bring it back.
+        Between them it has a gradient to learn from (chapter 6's appendix, "Maximum and minimum allowable sizes").
         """
         begin, end = self.domain
         return begin - self.overhang(low), end - self.overhang(high)
@@ -342,14 +341,14 @@ class SigmoidMask(Mask):
 
 
 def _product(values: Tensor) -> Tensor:
-    # Not Tensor.prod: its backward pass waits for the device to report whether there are zeros.
+    # The backward pass of Tensor.prod would wait for the device to count the zeros.
     return functools.reduce(torch.mul, values.unbind(-1))
 
 
 class _GaussianWindows(torch.autograd.Function):
-    """Gaussians of n masks along each axis, zero below a threshold: (n, points, dim). Half of autograd's operations.
+    """Gaussians of n masks along each axis, zero below a threshold, in half as many operations as autograd would take.
 
-    The tensors are n centres, (dim,) each, and n widths, (dim,) or (1,) each.
+    The tensors are n centres, (dim,) each, and n widths, (dim,) or (1,) each. The result is (n, points, dim).
     """
 
     @staticmethod
@@ -365,7 +364,7 @@ class _GaussianWindows(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         coords, scaled, values, *tensors = ctx.saved_tensors
         mean, sigma = _stacked(tensors)
-        if torch.is_grad_enabled():  # a second derivative may be taken by the centres and widths
+        if torch.is_grad_enabled():  # for second derivatives with respect to the centres and widths
             scaled = (coords - mean) / sigma
         n = len(tensors) // 2
         by_mean: Sequence[Tensor | None] = [None] * n

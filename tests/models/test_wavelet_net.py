@@ -83,7 +83,8 @@ def test_unseen_samples_have_no_effect(scales):
     x, mask = torch.randn(2, 2, 40), torch.rand(2, 40) < 0.5
     with torch.no_grad():
         wanted = net(x, mask=mask)
-        torch.testing.assert_close(net(torch.where(mask.unsqueeze(1), x, 100.0), mask=mask), wanted)
+        for hidden in (100.0, math.nan):
+            torch.testing.assert_close(net(torch.where(mask.unsqueeze(1), x, hidden), mask=mask), wanted)
         assert not torch.allclose(net(x), wanted)
 
 

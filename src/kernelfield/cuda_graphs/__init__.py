@@ -1,4 +1,4 @@
-"""Steps and predictions as CUDA graphs: one launch in place of thousands."""
+"""Training steps and predictions as CUDA graphs: one launch in place of thousands."""
 
 from .captured import CapturedFunction, CaptureWarning
 from .decorator import capture

@@ -24,22 +24,22 @@ def python_random_state() -> tuple[Any, ...]:
 
 
 class Backend(Protocol):
-    """Records work on one device and replays it. Tests replace it by one that records operations on the CPU."""
+    """Interface that records work on one device and replays it. Tests use a backend that records on the CPU."""
 
     #: device that runs graphs
     device: torch.device
 
     def warm_up(self) -> contextlib.AbstractContextManager[None]:
-        """Run the block eagerly as it will be recorded."""
+        """Return a context that runs its block eagerly, on the stream on which it will be recorded."""
 
     def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:
         """Record ``work()`` without running it; return an object with ``replay()``, and the call's result."""
 
     def host_random_state(self) -> Any:
-        """Return the random states that a replay cannot advance, in a form that can be compared."""
+        """Return the random states on the host, which a replay cannot advance, in a form that can be compared."""
 
     def drop(self) -> None:
-        """Wait until no graph is running, so that graphs may be dropped."""
+        """Wait until no graph is running, after which graphs may be dropped."""
 
 
 class CudaBackend:
@@ -55,7 +55,7 @@ class CudaBackend:
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
             yield
-        # Another training run may read tables made in this step, on another stream.
+        # Code on another stream, such as a second training, may read tables that this step has made.
         torch.cuda.synchronize()
 
     def record(self, work: Callable[[], Any]) -> tuple[Any, Any]:

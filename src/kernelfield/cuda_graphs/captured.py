@@ -28,16 +28,16 @@ if TYPE_CHECKING:
 
 __all__ = ["CaptureWarning", "CapturedFunction"]
 
-#: parts of a graph's key, by the names that messages use
+#: names of the parts of a graph's key, for messages
 _KEY_PARTS = ("the arguments", "learned sizes", "modes of modules", "options of an optimiser", "gradients")
-#: number of keys without a single graph after which a function runs eagerly for good
+#: number of keys after which a function without any graph runs eagerly for good
 _MAX_KEYS = 64
-#: how often a recording is repeated because the function did something for the first time
+#: number of recordings to repeat if the function does something for the first time
 _MAX_RETRIES = 10
 
 
 class CaptureWarning(UserWarning):
-    """A captured function runs eagerly; the message says why."""
+    """Warning that a captured function runs eagerly, with the reason."""
 
 
 @dataclass
@@ -83,7 +83,7 @@ class CapturedFunction:
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function, self.warmup, self.max_graphs, self.enabled = function, warmup, max_graphs, enabled
-        #: why the function runs eagerly; "" if it does not
+        #: reason why the function runs eagerly; "" if it does not
         self.refusal = ""
         #: number of graphs captured so far
         self.graphs = 0
@@ -103,7 +103,7 @@ class CapturedFunction:
 
     @property
     def summary(self) -> str:
-        """A line for a log: how many graphs there are, or why there are none."""
+        """A line for logs, with the number of graphs or the reason why there are none."""
         return f"steps not captured: {self.refusal}" if self.refusal else f"steps as {self.graphs} CUDA graphs"
 
     def __get__(self, instance: Any, owner: type | None = None) -> CapturedFunction:
@@ -118,7 +118,7 @@ class CapturedFunction:
         return bound
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the function. Results are detached tensors; a replay returns copies of them."""
+        """Call the function. Tensors in the result are detached; a replay returns copies of them."""
         if not self._prepare():
             return self._eager(args, kwargs)
         try:
@@ -146,7 +146,7 @@ class CapturedFunction:
     # Eager calls
 
     def _prepare(self) -> bool:
-        """Return whether calls may be captured; find the device at the first call."""
+        """Return whether calls may be captured; set up the backend at the first call."""
         if not self.enabled or self.refusal:
             return False
         if self._backend is None:
@@ -165,7 +165,7 @@ class CapturedFunction:
         return map_tensors(Tensor.detach, self.function(*args, **kwargs))
 
     def _discover(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        """Run the first call, which shows what the function uses."""
+        """Run the first call and record the modules, parameters and optimisers that the function uses."""
         assert self._backend is not None
         with self._backend.warm_up(), self._watch.calls():
             result = self._eager(args, kwargs)
@@ -201,7 +201,7 @@ class CapturedFunction:
     def _step(self, tensors: list[Tensor], form: Any, subsets: tuple[int | None, ...]) -> Any:
         sizes, watch = self._sizes, self._watch
         assert sizes is not None
-        if sizes.was_read():  # by an evaluation, without the margin that delayed sizes need
+        if sizes.was_read():  # an evaluation has read them without the margin that delayed sizes need
             sizes.catch_up()
         sizes.update()
         gradients = [p.grad for p in watch.parameters]
@@ -211,7 +211,7 @@ class CapturedFunction:
         )  # fmt: skip
         graph = self._graphs.get(key)
         if graph is not None and graph.addresses != watch.addresses():
-            self.reset()  # parameters were moved, or replaced
+            self.reset()  # parameters were moved or replaced
             graph = None
         if graph is None and self._is_due(key):
             graph = self._capture(key, tensors, form)
@@ -244,7 +244,7 @@ class CapturedFunction:
             return True
         stale = next((old for old in self._graphs if old[0] == key[0]), None)
         if stale is None:
-            kinds = f"there are more than max_graphs={self.max_graphs} kinds of them"
+            kinds = f"there are more than max_graphs={self.max_graphs} kinds of arguments"
             self._warn_once(f"runs eagerly for some arguments: {kinds}")
             return False
         assert self._backend is not None
@@ -254,7 +254,7 @@ class CapturedFunction:
         return True
 
     def _warm_up(self, tensors: list[Tensor], form: Any) -> Any:
-        """Run a call eagerly, as it will be captured, and check whether it can be captured."""
+        """Run a call eagerly, under the conditions of a capture, and check whether it can be captured."""
         assert self._backend is not None
         args, kwargs = rebuild(form, tensors)
         host, numbers = HostVariables(self.function, self._watch.device), self._backend.host_random_state()
@@ -324,7 +324,7 @@ class CapturedFunction:
         return graph
 
     def _check_results(self, result: Any, key: Any) -> tuple[list[Tensor], Hashable]:
-        """Return the tensors and the form of a result; raise if a replay would not compute all of it."""
+        """Return the tensors and the form of a result; raise a RuntimeError if a replay would not compute all of it."""
         try:
             results, form = flatten(result)
         except UnsupportedValue as error:
@@ -346,12 +346,12 @@ class CapturedFunction:
                 target.copy_(tensor, non_blocking=True)
             for now, before, after in zip(gradients, graph.before, graph.after, strict=True):
                 if before is after and now is not before and before is not None and now is not None:
-                    before.copy_(now)  # the graph adds to a gradient, or clears it, at this address
+                    before.copy_(now)  # the graph adds to the gradient at this address, or clears it
         graph.replayable.replay()
         for parameter, now, after in zip(watch.parameters, gradients, graph.after, strict=True):
             if now is not after:
                 parameter.grad = after
-        # Torch does not count a replay as a change of weights, but caches depend on their versions.
+        # A replay does not increment the versions of weights, but caches depend on them.
         torch.autograd.graph.increment_version(graph.changed)
         results = [t.clone() for t in graph.results]
         for call in graph.calls.after:
@@ -360,13 +360,13 @@ class CapturedFunction:
 
 
 def _static(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return a copy on the device, even of a tensor on the host, so that reading its values fails while capturing."""
+    """Return a copy on the device, also of a tensor on the host, so that reading its values fails while capturing."""
     return tensor.detach().to(device, copy=True)
 
 
 @contextlib.contextmanager
 def _no_autocast_cache(device: str) -> Iterator[None]:
-    """Cast every weight inside the graph: within an outer autocast block torch would reuse casts of earlier calls."""
+    """Turn off autocast's cache, so that the graph casts every weight itself and reuses no cast of earlier calls."""
     if not torch.is_autocast_enabled(device):
         yield
         return
@@ -380,14 +380,14 @@ def _no_autocast_cache(device: str) -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> BaseException:
-    """Return the first error of a chain: the end of a failed recording raises another one."""
+    """Return the first error of a chain; a failed recording raises a second error when it ends."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
 def _reason(error: BaseException, function: Callable[..., Any]) -> str:
-    """Return the first cause of an error as one line, with the line of the function that it came from."""
+    """Return the first cause of an error as one line, with the line of the function that raised it."""
     error = _cause(error)
     text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
     file = getattr(getattr(function, "__code__", None), "co_filename", None)

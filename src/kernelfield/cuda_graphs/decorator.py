@@ -1,4 +1,4 @@
-"""``capture``, the decorator of training steps."""
+"""The decorator ``capture`` for training steps."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def capture(
     """Replay a training step as one CUDA graph.
 
     A step of a small network launches thousands of small kernels, and Python takes longer to launch them than the GPU
-    to run them. A CUDA graph is a single launch. Decorate the function that takes a step, and call it as before:
+    takes to run them. A CUDA graph is a single launch. Decorate the function that takes a step, and call it as before:
 
     .. code-block:: python
 
@@ -50,15 +50,15 @@ def capture(
             loss = step(x, y)
 
     The function may clip gradients, step any optimiser and schedule of torch, use a gradient scaler and update
-    :class:`torch.optim.swa_utils.AveragedModel`. Its first ``warmup`` + 1 calls run eagerly and show what it uses. The
-    next call captures it. There is one graph for each kind of arguments (structure, shapes, dtypes and plain values),
-    for each combination of learned sizes, and for each mode of the modules. The optimisers become ``capturable``; their
-    learning rates stay floats for schedules and for code outside the function.
+    :class:`torch.optim.swa_utils.AveragedModel`. Its first ``warmup`` + 1 calls run eagerly and show which modules and
+    optimisers it uses. The next call captures it. There is one graph for each combination of argument kinds (structure,
+    shapes, dtypes and plain values), learned sizes and modes of the modules. The optimisers become ``capturable``, but
+    their learning rates stay floats for schedules and for code outside the function.
 
     Python inside the function runs only in eager calls. The function must not read values of tensors
-    (``loss.item()``), change Python variables or draw random numbers on the host. Such a function runs eagerly, and one
-    :class:`CaptureWarning` says why; so does a function on the CPU. A capture that fails changes no weight, no state of
-    an optimiser and no random state. Results are detached.
+    (``loss.item()``), change Python variables or draw random numbers on the host. Such a function runs eagerly, and so
+    does a function on the CPU; a single :class:`CaptureWarning` gives the reason. A failed capture changes no weights,
+    optimiser states or random states. Results are detached.
 
     Args:
         function: a full step: forward and backward pass and optimiser. Its arguments and results are tensors, plain
@@ -66,7 +66,7 @@ def capture(
             decorator.
         warmup: number of eager calls with each kind of arguments before the capture.
         max_graphs: number of graphs to keep. Further kinds of arguments run eagerly.
-        enabled: False to run eagerly, without a warning.
+        enabled: whether to capture; False runs the function eagerly, without a warning.
 
     >>> import torch
     >>> net = torch.nn.Linear(2, 1)

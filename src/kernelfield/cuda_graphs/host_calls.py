@@ -1,7 +1,7 @@
-"""Calls inside a captured function that belong to the host: schedules, weight averages, and skipped steps.
+"""Calls inside a captured function that run on the host: schedules, weight averages, and skipped steps.
 
-A replay runs no Python. Schedules and averages are therefore called outside the graph, in the order in which the
-function calls them: before the replay if the function calls them before its optimiser steps, else after it.
+A replay runs no Python. Schedules and averages are therefore called outside the graph, in their order in the function:
+before the replay if the function calls them before its optimiser steps, else after it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _lock = threading.RLock()
 
 
 class NotReady(RuntimeError):  # noqa: N818
-    """The function does something for the first time; it must run eagerly once more before it is recorded."""
+    """The function does something for the first time and must run eagerly once more before it is recorded."""
 
 
 class HostCalls:
@@ -72,7 +72,7 @@ class HostCalls:
 
 @contextlib.contextmanager
 def deferred_calls(count: Callable[[], int]) -> Iterator[HostCalls]:
-    """Leave out calls of schedules and averages inside the block, and skip bad steps of scalers on the device.
+    """Leave out calls of schedules and averages inside the block; gradient scalers skip bad steps on the device.
 
     Args:
         count: returns how many optimiser steps the function has taken so far.

@@ -1,6 +1,6 @@
-"""Optimisers in a captured step: their counters and learning rates live on the device.
+"""Optimisers in a captured step, with counters and learning rates on the device.
 
-The optimiser that a user sees keeps a float as its learning rate, so schedules and loops set it as usual. Inside the
+Outside the step the learning rate of an optimiser stays a float, which schedules and loops set as usual. Inside the
 captured step it is a tensor on the device, which is filled before each replay if the rate has changed.
 """
 
@@ -24,8 +24,8 @@ _PLAIN = (bool, int, float, str, tuple, type(None))
 class CapturableOptimizer:
     """An optimiser whose steps can be part of a CUDA graph.
 
-    The option ``capturable`` is switched on where there is one, and :class:`torch.optim.SGD` becomes fused. For any
-    other optimiser the learning rates are constants of the graph, and it must keep nothing else on the host.
+    The option ``capturable`` is switched on in optimisers that have it, and :class:`torch.optim.SGD` becomes fused. In
+    any other optimiser the learning rates are constants of the graph, and no other state may be on the host.
 
     Args:
         optimizer: the optimiser.
@@ -39,7 +39,7 @@ class CapturableOptimizer:
         self._rates: list[Tensor | None] = []
         self._floats: list[Any] = []
         self._inside = False
-        #: changes when the optimiser gets other groups or another state, at other addresses
+        #: incremented when groups or state of the optimiser are replaced and so have other addresses
         self._generation = 0
         self._groups: list[dict[str, Any]] = []
         self._state = optimizer.state
@@ -119,7 +119,7 @@ class CapturableOptimizer:
             self._inside = False
 
     def fill(self) -> bool:
-        """Copy learning rates that have changed to the device; return whether any had."""
+        """Copy changed learning rates to the device; return whether there were any."""
         changed = False
         for i, (group, rate) in enumerate(zip(self.optimizer.param_groups, self._rates, strict=True)):
             if rate is not None and group["lr"] != self._floats[i]:

@@ -1,4 +1,4 @@
-"""Predictions as CUDA graphs: kernels are sampled once, and any batch up to a bound is one launch."""
+"""Predictions as CUDA graphs: kernels are sampled once, and a batch up to a maximum size is one launch."""
 
 from __future__ import annotations
 
@@ -57,9 +57,9 @@ class CapturedPrediction:
             (layer, {}) for layer in layers
         ]
         self._versions: list[tuple[int, int]] = []
-        # Zeros, or a part of the batch, would change its statistics.
+        # Padding or splitting the batch would change its statistics.
         self._whole_batches = uses_batch_statistics(net)
-        #: whether an argument or a result is an object that is no container of tensors
+        #: whether an argument or result was neither a tensor, a container of tensors nor a plain value
         self._unknown = False
 
     @property
@@ -69,7 +69,7 @@ class CapturedPrediction:
 
     @property
     def refusal(self) -> str:
-        """Why predictions run eagerly; "" if they do not."""
+        """Reason why predictions run eagerly; "" if they do not."""
         return self._captured.refusal
 
     @torch.no_grad()
@@ -77,19 +77,19 @@ class CapturedPrediction:
         """Return the predictions for a batch.
 
         Args:
-            args: inputs of the network. Tensors have the batch as their first axis.
+            args: inputs of the network; the first axis of tensors is the batch.
             kwargs: options of the network. If there are tensors among them, the batch is neither padded nor divided.
         """
         with self._evaluating():
             if not self._unknown:
                 try:
                     return self._in_parts(args, kwargs)
-                except UnsupportedValue:  # neither padded nor divided: its batch is unknown
+                except UnsupportedValue:  # its batch axis is unknown, so it is neither padded nor divided
                     self._unknown = True
             return self._captured(*args, **kwargs)
 
     def _in_parts(self, args: Any, kwargs: dict[str, Any]) -> Any:
-        """Return the predictions for a batch that is padded, or divided, if all of its axes are known."""
+        """Return the predictions for a batch; pad or divide it if all tensors have the same batch axis."""
         tensors, form = flatten(args)
         sizes = {t.shape[0] if t.dim() else 0 for t in tensors}
         if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or self._whole_batches:
@@ -118,7 +118,7 @@ class CapturedPrediction:
         """Put the network in evaluation mode, with frozen kernels, inside the block."""
         training = [m for m in self._modules if m.training]
         if training:
-            with pause_step_hooks():  # the mode alone: `_refresh` below looks for changes without waiting
+            with pause_step_hooks():  # without reading masks: `_refresh` below finds changes without waiting
                 self.net.eval()
         try:
             self._refresh()
@@ -133,12 +133,12 @@ class CapturedPrediction:
     def refresh(self) -> None:
         """Sample the kernels again at the next call, after a change of weights through ``.data``.
 
-        Such a change leaves no trace that could be read without waiting for the device.
+        Such a change cannot be detected without waiting for the device.
         """
         self._versions = [(address, -1) for address, _ in self._versions]
 
     def _refresh(self) -> None:
-        """Sample the frozen kernels again if a weight has changed: in place, where graphs read them."""
+        """Sample the frozen kernels again if a weight has changed, in place, because graphs read this memory."""
         state = [*self.net.parameters(), *self.net.buffers()]
         versions = [(t.data_ptr(), t._version) for t in state]  # noqa: SLF001
         if versions == self._versions:
@@ -170,22 +170,22 @@ def capture_prediction(
 ) -> CapturedPrediction:
     """Replay the predictions of a network as CUDA graphs.
 
-    The result is called like the network, and returns what ``net.eval()`` returns under :func:`torch.no_grad`. Kernels
-    of continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
+    The result is called like the network and returns the same as ``net.eval()`` under :func:`torch.no_grad`. Kernels of
+    continuous convolutions are sampled once and used until a weight changes: by an optimiser, under
     :func:`torch.no_grad` or by a loaded state. After a change through ``.data``, call ``refresh()`` of the result. A
-    batch is padded with zeros to the next power of two, or to ``max_batch``, so there are few graphs; a larger batch is
-    divided. A network that normalises by the statistics of its batch gets the batch as it is. The modes of the network
-    and of its layers stay as they are.
+    batch is padded with zeros to the next power of two, at most ``max_batch``, to keep the number of graphs small; a
+    larger batch is divided. A network that normalises by batch statistics gets the batch as it is. The call leaves the
+    modes of the network and its layers unchanged.
 
-    Where a network cannot be captured, or on the CPU, it runs eagerly with frozen kernels, and one
-    :class:`CaptureWarning` says why.
+    A network that cannot be captured, or that is on the CPU, runs eagerly with frozen kernels. A single
+    :class:`CaptureWarning` gives the reason.
 
     Args:
-        net: a network whose tensors have the batch as their first axis. If it takes or returns other objects than
-            tensors and containers of them, it runs eagerly.
+        net: a network whose inputs and outputs have the batch as their first axis. If it takes or returns objects other
+            than tensors, containers of tensors and plain values, it runs eagerly.
         max_batch: largest batch of one launch.
         max_graphs: number of graphs to keep, for batches of different sizes and inputs of different shapes.
-        enabled: False to run eagerly, without a warning.
+        enabled: whether to capture; False runs the network eagerly, without a warning.
 
     >>> from kernelfield import CCNN
     >>> net = CCNN(1, 10, size=32, channels=4, blocks=1, hidden=4)

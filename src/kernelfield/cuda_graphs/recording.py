@@ -15,8 +15,8 @@ __all__ = ["capture", "capture_stream"]
 def capture_stream() -> torch.cuda.Stream:
     """Return the stream to capture on: the current one, or a new one if that is the device's default.
 
-    Libraries keep a workspace for each stream, and a graph keeps the address of the workspace. So two owners of graphs
-    must not share a capture stream, and work must run eagerly on this stream before it is captured.
+    Libraries have a workspace for each stream, and a graph contains the address of the workspace. Two owners of graphs
+    must therefore not share a capture stream, and work must run eagerly on this stream before it is captured.
     """
     current = torch.cuda.current_stream()
     return torch.cuda.Stream() if current == torch.cuda.default_stream() else current
@@ -26,19 +26,19 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
     """Return a CUDA graph of ``work()``, and its result. Capturing runs nothing on the device.
 
     Args:
-        work: a function whose tensors keep their addresses and shapes, and which never waits for the device.
+        work: a function that never waits for the device and whose tensors keep their addresses and shapes.
         pool: memory that graphs share, from :func:`torch.cuda.graph_pool_handle`.
         stream: the stream of :func:`capture_stream`.
 
     Raises:
-        Exception: an error of the work, or a RuntimeError if it cannot be captured; the device is then as before.
+        Exception: an error of ``work``, or a RuntimeError if it cannot be captured. The device is left unchanged.
     """
     torch.cuda.synchronize()
     numbers = torch.cuda.default_generators[torch.cuda.current_device()]
     before = numbers.clone_state()
     graph = torch.cuda.CUDAGraph()
     try:
-        # Other threads, such as one that pins the memory of batches, may use the device meanwhile.
+        # thread_local lets other threads use the device meanwhile, such as one that pins the memory of batches.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             found = work()
     except Exception:

@@ -1,4 +1,4 @@
-"""Nested arguments and results: their tensors, and a hashable description of everything else."""
+"""Split nested arguments and results into tensors and a hashable description of the rest."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["UnsupportedValue", "constants", "flatten", "map_tensors", "rebuild", "signature"]
 
-#: values that are equal if and only if a captured function treats them alike
+#: types of plain values, which become constants of a captured function
 _PLAIN = (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype, torch.device, torch.layout)
 
 
@@ -85,7 +85,7 @@ def _describe(value: Any, tensors: list[Tensor]) -> Any:
         return "value", type(value), value
     if isinstance(value, (tuple, list)):
         return "sequence", type(value), tuple(_describe(item, tensors) for item in value)
-    if isinstance(value, slice):  # has no hash before Python 3.12
+    if isinstance(value, slice):  # slices have no hash before Python 3.12
         return "slice", tuple(_describe(end, tensors) for end in (value.start, value.stop, value.step))
     if type(value) is dict:
         return "mapping", tuple(value), tuple(_describe(item, tensors) for item in value.values())

@@ -1,7 +1,8 @@
 """The modules, optimisers and host variables that a captured function uses.
 
-A function does not declare what it trains. So its first calls are watched: global hooks of torch report the modules
-that it calls and the optimisers that it steps. The hooks are removed at the end of each watched call.
+A function does not declare the modules and optimisers that it uses, so its first calls are watched. Global hooks of
+torch report the modules that it calls and the optimisers that it steps. The hooks are removed at the end of each
+watched call.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class Watch:
         """Watch the block.
 
         Args:
-            recording: the host calls of a recording, in which nothing may be used for the first time.
+            recording: the host calls of a recording, in which no module or optimiser may be used for the first time.
         """
         thread = threading.get_ident()
 
@@ -145,10 +146,10 @@ class Watch:
 
 
 class Snapshot:
-    """References that a recording replaces: gradients, buffers and the state of optimisers.
+    """References to gradients, buffers and optimiser states, which a recording may replace.
 
     Args:
-        watch: what the function uses.
+        watch: the modules and optimisers that the function uses.
     """
 
     def __init__(self, watch: Watch) -> None:
@@ -176,13 +177,13 @@ class Snapshot:
             parameter.grad = gradient
 
     def changed(self) -> list[Tensor]:
-        """Return changed parameters and buffers, and all parameters of optimisers, whose versions may not change."""
+        """Return changed parameters and buffers, and all parameters of optimisers, which may not count versions."""
         stepped = [p for known in self._watch.optimizers.values() for p in known.parameters]
         ids = set(map(id, stepped))
         return stepped + [t for t, version in self._versions if t._version != version and id(t) not in ids]  # noqa: SLF001
 
     def rebound(self) -> str:
-        """Return a message if the function has replaced a buffer or the state of an optimiser since, else ""."""
+        """Return a message if a buffer or an optimiser's state was replaced since the snapshot, else ""."""
         for module, buffers in self._buffers:
             for name, value in buffers.items():
                 if module._buffers.get(name) is not value:  # noqa: SLF001
@@ -195,16 +196,16 @@ class Snapshot:
         return ""
 
     def check_complete(self) -> None:
-        """Raise if optimisers have more state than before."""
+        """Raise :class:`NotReady` if an optimiser has new state since the snapshot."""
         for optimizer, states in self._optimizers:
             if {p: set(state) for p, state in optimizer.state.items()} != {p: set(s) for p, s in states.items()}:
                 raise NotReady("an optimiser has new state")
 
 
 class HostVariables:
-    """Numbers, containers and CPU tensors of a function's closure and globals, and of attributes one level below.
+    """Numbers, containers and CPU tensors in a function's closure, its globals and their attributes.
 
-    A replay does not change them, so a function that does is not captured.
+    A replay does not change them, so a function that changes them is not captured.
 
     Args:
         function: the function.
@@ -217,7 +218,7 @@ class HostVariables:
         self._function = function
 
     def changed(self) -> str:
-        """Return the name of a variable that has changed since, or ""."""
+        """Return the name of a variable that has changed since the object was made, or ""."""
         now = dict(self._values(self._function))
         return next((name for name, value in self._before.items() if name in now and now[name] != value), "")
 

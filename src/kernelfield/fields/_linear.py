@@ -33,8 +33,8 @@ def affine(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 def project(coords: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     """Return x Wᵀ + b for coordinates x, in full precision.
 
-    Frequencies multiply the error of this product: rounded to tf32, as ``torch.set_float32_matmul_precision("high")``
-    allows, a phase of a thousand radians would be off by half a radian. Hence no matrix product.
+    It avoids matrix products, which ``torch.set_float32_matmul_precision("high")`` rounds to tf32: a phase of a
+    thousand radians would be off by half a radian.
 
     Args:
         coords: (…, dim) coordinates; (points, dim) for stacked maps.
@@ -74,8 +74,8 @@ def first_outputs(maps: tuple[Tensor, Tensor], channels: int | None) -> tuple[Te
 class WeightNormLinear(nn.Module):
     r"""A linear map with its weight split into length and direction: :math:`W_i = g_i v_i / \|v_i\|`.
 
-    It reproduces the weight of a linear map that is already initialised: initialising after the split would set a
-    tensor that the next forward pass overwrites.
+    It splits a linear map that is already initialised and keeps its weight. Initialising after the split would have no
+    effect, because ``weight`` is recomputed from gain and direction at every use.
 
     Args:
         linear: the map to split.

@@ -75,8 +75,9 @@ class Field(nn.Module):
     torch.Size([5, 3])
     """
 
-    #: how the field depends on ``coefficients`` on a lattice of its ``size``, ``order``, ``spacing`` and ``origin``:
-    #: "table" if they are its values at the nodes, linear in between; "spline" if it is a sum of splines; else None
+    #: "table" or "spline" for a field with one coefficient per node of a lattice, else None. In a "table" the
+    #: coefficients are the values at the nodes, interpolated linearly. In a "spline" each one weights a B-spline at its
+    #: node. Attributes ``size``, ``order``, ``spacing`` and ``origin`` describe the lattice.
     lattice: str | None = None
     #: whether channels 2j and 2j + 1 are the real and the imaginary part of one complex function
     quadrature: bool = False
@@ -94,7 +95,7 @@ class Field(nn.Module):
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
         """Return the values at ``coords``, (…, dim) to (…, channels), or the first ``channels`` of them.
 
-        Autocast does not apply: in bfloat16, neighbouring positions of a long kernel would be the same number.
+        Autocast is switched off inside: in bfloat16, neighbouring positions of a long kernel would round to one number.
         """
         if channels is not None and channels > self.channels:
             raise ValueError(f"channels must be at most the field's {self.channels}, got {channels}")
@@ -148,7 +149,7 @@ class Field(nn.Module):
         return 0
 
     def alike(self) -> tuple[Any, ...] | None:
-        """Return a key: fields with equal keys can share one call of :meth:`together`; None if they never can."""
+        """Return a key that is equal for fields that :meth:`together` can evaluate in one call, or None."""
         return None
 
     @classmethod
@@ -169,11 +170,11 @@ class Field(nn.Module):
 
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:
-        """Multiply the field's values by ``factor``, by scaling its last linear map in place."""
+        """Multiply the field's values by ``factor``, one for all or one per channel, in place."""
         raise NotImplementedError
 
     def spread_phases_(self) -> None:
-        """Draw the phases of a field of sines uniformly, in place; other fields have none."""
+        """Draw the phases of a field of sines uniformly, in place; do nothing for other fields."""
 
     @property
     def scaling(self) -> str:
@@ -200,6 +201,10 @@ class Field(nn.Module):
 def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field]:
     """Bind those of ``hints`` that ``field`` takes and that are not bound yet.
 
+    Args:
+        field: a class, ``functools.partial`` of one or any callable that makes a field from ``(dim, channels)``.
+        hints: keyword arguments to bind.
+
     >>> from kernelfield.fields import SIREN
     >>> bind_field(partial(SIREN, omega_0=10), omega_0=30, hidden=16, size=5).keywords
     {'omega_0': 10, 'hidden': 16}
@@ -212,13 +217,17 @@ def bind_field(field: Callable[..., Field], **hints: Any) -> Callable[..., Field
 
 @lru_cache(maxsize=128)
 def _argument_names(field: type[Field]) -> frozenset[str]:
-    """Return the argument names of a field class. Cached: signatures took a tenth of the time to build a network."""
+    """Return the argument names of a field class, cached: reading signatures took a tenth of a network's build time."""
     return frozenset(inspect.signature(field).parameters)
 
 
 @checked(start=TEXT)
 def bind_start(field: Callable[..., Field], start: str) -> Callable[..., Field]:
     """Bind the starting values ``start`` if ``field`` has them and no others are bound yet.
+
+    Args:
+        field: callable that makes the field.
+        start: name of published starting values; see :mod:`.start`.
 
     >>> from kernelfield.fields import SIREN, MAGNet
     >>> bind_start(MAGNet, "ccnn").keywords, bind_start(SIREN, "ccnn").keywords

@@ -30,15 +30,15 @@ ENVELOPES = ("equal", "varied")
 
 
 class FilterNetwork(Field):
-    r"""A product of filters and linear maps (chapter 5, Eq. 3).
+    r"""A product of filters and linear maps (chapter 5, Eq. 2 to 4).
 
     .. math::
         h_1 = g_1(x), \qquad
         h_{l+1} = (A_l h_l + a_l) \cdot g_{l+1}(x), \qquad
         \psi(x) = A_\mathrm{out} h_{L+1} + a_\mathrm{out}
 
-    with sine filters :math:`g_l(x) = \sin(W_l x + b_l)`, which a subclass may multiply by an :meth:`envelope`. Such a
-    network is a sum of exponentially many products of its filters, so its highest frequency is known in closed form.
+    with sine filters :math:`g_l(x) = \sin(W_l x + b_l)`, which a subclass may multiply by an :meth:`envelope`. The
+    network is a sum of products of its filters, so its highest frequency has a closed form.
 
     One linear map evaluates all ``layers + 1`` filters.
 
@@ -54,6 +54,12 @@ class FilterNetwork(Field):
             ``start="ccnn"``.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
+
+    >>> class Sines(FilterNetwork):
+    ...     def envelope(self, coords, *shape):
+    ...         return None
+    >>> Sines(dim=1, channels=3, gamma=torch.ones(()))(torch.rand(5, 1)).shape
+    torch.Size([5, 3])
     """
 
     starts = FILTER_STARTS
@@ -195,8 +201,8 @@ class FilterNetwork(Field):
         .. math:: f^+_l = \max_{i, d} \big(|W_{l,i,d}| + \mathrm{cut} \cdot |\gamma_{l,i,d}|\big) / 2\pi
 
         An envelope of inverse width γ blurs the sine's line in the spectrum by a Gaussian of deviation γ/2π, counted
-        up to ``cut`` deviations. (Chapter 5 prints the *smallest* γ of a unit, but the largest one blurs the most, and
-        the authors' code uses that one.)
+        up to ``cut`` deviations. (Chapter 5 prints the *smallest* γ of a unit. The largest one blurs the most, and the
+        authors' code uses it.)
         """
         spread = self.frequency.abs()
         blur = self.inverse_widths()
@@ -209,7 +215,7 @@ class FilterNetwork(Field):
         raise NotImplementedError
 
     def max_frequency(self, cut: float = 2.0) -> Tensor:
-        """Return the sum of the filters' :meth:`bandwidths`: in a product, frequencies add (chapter 5, Eq. 8)."""
+        """Return the sum of the filters' :meth:`bandwidths`: in a product, frequencies add (chapter 5, Eq. 10)."""
         return self.bandwidths(cut).sum()
 
     def extra_repr(self) -> str:
@@ -229,7 +235,7 @@ class FourierFilter(FilterNetwork):
         layers: number of hidden linear maps.
         omega_0: published frequency scale; sines are drawn from U(±1/√D)·2π·ω₀/β.
         bandwidth: the highest frequency of a sine, for ``omega_0=None`` and ``start="ccnn"``.
-        beta: unit of length: ½ where coordinates are half of the publication's.
+        beta: unit of length; ½ if coordinates are half of the published ones.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
@@ -300,9 +306,11 @@ class _GaborNetwork(FilterNetwork):
 
 
 class GaborFilter(_GaborNetwork):
-    r"""A filter network of isotropic Gabor functions (chapter 5, Eq. 4).
+    r"""A filter network of isotropic Gabor functions (chapter 5, Eq. 5).
 
     .. math:: g_l(x) = \exp\big(-\tfrac12 \gamma_l^2 \|x - \mu_l\|^2\big) \sin(W_l x + b_l)
+
+    Chapter 5 prints γ in place of γ². Here γ is an inverse width, as it is in :class:`MAGNet`.
 
     Args:
         dim: number of coordinates.
@@ -312,10 +320,10 @@ class GaborFilter(_GaborNetwork):
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
             ``start="ccnn"``.
-        envelopes: how the inverse widths of filter l are drawn: "equal" from Gamma(α/(L+1), β), the original start, or
-            "varied" from Gamma(α/l, β), chapter 5's improved one.
-        alpha: concentration α.
-        beta: rate of that distribution.
+        envelopes: distribution of the initial inverse widths of filter l: "equal" for Gamma(α/(L+1), β), the original
+            one, or "varied" for Gamma(α/l, β), the improved one of chapter 5.
+        alpha: concentration α of that distribution.
+        beta: rate β of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
@@ -330,7 +338,7 @@ class GaborFilter(_GaborNetwork):
 
 
 class MAGNet(_GaborNetwork):
-    r"""A multiplicative anisotropic Gabor network (chapter 5, Eq. 6).
+    r"""A multiplicative anisotropic Gabor network (chapter 5, Eq. 7).
 
     .. math:: g_l(x) = \exp\!\Big(-\tfrac12 \sum_d \big(\gamma_{l,d} (x_d - \mu_{l,d})\big)^2\Big) \sin(W_l x + b_l)
 
@@ -342,10 +350,10 @@ class MAGNet(_GaborNetwork):
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
         bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
             ``start="ccnn"``.
-        envelopes: how the inverse widths of filter l are drawn: "varied" from Gamma(α/l, β), chapter 5's improved
-            start, with wide envelopes in later filters, or "equal" from Gamma(α/(L+1), β), the original one.
-        alpha: concentration α.
-        beta: rate of that distribution.
+        envelopes: distribution of the initial inverse widths of filter l: "varied" for Gamma(α/l, β), the improved one
+            of chapter 5, with wider envelopes in later filters, or "equal" for Gamma(α/(L+1), β), the original one.
+        alpha: concentration α of that distribution.
+        beta: rate β of that distribution.
         mean_range: interval from which the envelopes' centres are drawn.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.

@@ -26,17 +26,17 @@ __all__ = ["fit_field"]
     lr=POSITIVE,
 )
 def fit_field(field: Field, coords: Tensor, values: Tensor, *, steps: int = 500, lr: float = 0.01) -> list[float]:
-    r"""Fit a field to values at points by Adam, in place, and return the mean squared error before each step.
+    r"""Fit a field to values at given points with Adam, in place, and return the mean squared error before each step.
 
     .. math:: \min_\theta \tfrac{1}{PC} \sum_{p, c} \big(\psi_c(x_p; \theta) - v_{pc}\big)^2
 
-    Chapters 2 and 5 compare fields by how well they fit: steps, noise, Gabor filters, photographs.
+    Chapters 2 and 5 compare fields by how well they fit step functions, noise, Gabor filters and photographs.
 
     Args:
-        field: the field.
+        field: the field ψ; its parameters θ change in place.
         coords: (points, dim) coordinates x.
         values: (points, channels) values v.
-        steps: steps of Adam, each on all points.
+        steps: number of steps of Adam, each on all points.
         lr: learning rate.
 
     >>> from kernelfield.fields import SIREN

@@ -33,9 +33,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class MLP(Field):
     r"""A pointwise network :math:`\psi(x) = W_L\, h_{L-1} + b_L`, :math:`h_l = \sigma(\omega_0 (W_l h_{l-1} + b_l))`.
 
-    A ReLU network is a spline, and its biases place the knots. With ``knots="uniform"`` they are spread over
-    :math:`[-1, 1]^D` by :math:`b_l = -W_l h_{l-1}(x_\mathrm{unif})` (chapter 2, appendix "Kernel parameterization via
-    ReLU networks"); with ``knots="zero"`` they lie at the origin, as is usual elsewhere.
+    Only sines use ω₀. A ReLU network is a spline, and its biases place the knots. With ``knots="uniform"`` the knots
+    are spread over :math:`[-1, 1]^D` by :math:`b_l = -W_l h_{l-1}(x_\mathrm{unif})` (chapter 2, appendix "Kernel
+    Parameterization via ReLU Networks"). With ``knots="zero"`` they lie at the origin, as is usual elsewhere.
 
     Args:
         dim: number of coordinates.
@@ -45,10 +45,10 @@ class MLP(Field):
         activation: "relu", "leaky_relu", "swish", "gelu" or "sine".
         omega_0: factor inside the sines of the first layer; other activations ignore it.
         hidden_omega_0: the same factor in the hidden layers; ``omega_0`` if not given.
-        knots: "uniform" or "zero", where the hidden units bend at initialisation.
-        norm: layer normalisation before each activation; it helps piecewise activations (chapter 2, appendix "Using
-            Sine non-linearities").
-        weight_norm: split each weight into length and direction.
+        knots: initial places at which the hidden units bend, "uniform" or "zero".
+        norm: whether to normalise layers before each activation; it helps piecewise activations (chapter 2, appendix
+            "Using Sine Non-Linearities").
+        weight_norm: whether to split each weight into length and direction.
 
     >>> MLP(dim=2, channels=5, activation="gelu")(torch.rand(7, 3, 2)).shape
     torch.Size([7, 3, 5])
@@ -105,7 +105,7 @@ class MLP(Field):
 
     def alike(self) -> tuple[Any, ...] | None:
         if self.norms is not None:
-            return None  # only an ablation has norms, so their weights are never stacked
+            return None  # only an ablation uses norms, so there is no code that stacks their weights
         return type(self), self.activation, self.omega_0, self.hidden_omega_0, tuple(p.shape for p in self.parameters())
 
     @classmethod
@@ -174,9 +174,9 @@ class MLP(Field):
 class SIREN(MLP):
     r"""A network of sines: :math:`h_l = \sin(\omega_l (W_l h_{l-1} + b_l))` (chapter 2, section 4.2).
 
-    ω₀ sets how fast the kernel may vary and multiplies the bias as well as the weights. By default weights are drawn
-    from :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/n}/\omega_0)` in the others, and biases spread
-    over one period. ``start`` chooses the starting values of a publication instead.
+    ω₀ sets how fast the kernel may vary; it multiplies the biases as well as the weights. By default weights are drawn
+    from :math:`U(\pm 1/D)` in the first layer and :math:`U(\pm\sqrt{6/n}/\omega_0)` in the others, where n is the
+    number of inputs. Biases spread the phases over one period. ``start`` selects the starting values of a publication.
 
     Args:
         dim: number of coordinates.
@@ -184,12 +184,12 @@ class SIREN(MLP):
         hidden: width of the hidden layers.
         layers: number of linear maps, the last one included.
         omega_0: frequency prior, the factor inside the sines of the first layer.
-        hidden_omega_0: factor inside the sines of the hidden layers; ``omega_0`` if not given. Where coordinates are
-            half of the publication's, ``omega_0`` is twice the published number and this is the number itself.
+        hidden_omega_0: factor inside the sines of the hidden layers; ``omega_0`` if not given. If coordinates are half
+            of the published ones, ``omega_0`` is twice the published number and ``hidden_omega_0`` the number itself.
         start: the publication whose starting values to draw: "siren", "ckconv", "flexconv" or "partial"; see
             :mod:`.start`.
-        weight_norm: split each weight into length and direction, as chapter 2's networks do; by default only for
-            ``start="ckconv"``.
+        weight_norm: whether to split each weight into length and direction, as the networks of chapter 2 do; by default
+            only for ``start="ckconv"``.
 
     >>> siren = SIREN(dim=1, channels=8, hidden=32, weight_norm=True)
     >>> siren(torch.linspace(-1, 1, 784)[:, None]).shape

@@ -1,4 +1,4 @@
-"""The Morlet wavelet as a field (chapter 10, section 4.3)."""
+"""The Morlet wavelet as a field (chapter 10, section 5.3)."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ __all__ = ["Morlet"]
 
 
 class Morlet(Field):
-    r"""Waves under a Gaussian, in quadrature pairs: the classical wavelets of time-frequency analysis.
+    r"""Complex waves under a Gaussian envelope, a classical wavelet of time-frequency analysis.
 
     .. math::
         \psi(x) = a\, (\pi B)^{-\frac12}\, e^{-\|u\|^2 / B}\, e^{2\pi i\, C u_1}, \qquad u = \mathrm{width} \cdot x
 
-    Even channels hold the real part, odd ones the imaginary part of the same wavelet: channels 2j and 2j + 1 share
-    bandwidth B, frequency C and amplitude a, all of which are learned. In more dimensions the wave runs along the first
-    axis. With ``width=8`` and amplitude 1 a pair is the wavelet ``cmorB-C`` of PyWavelets on its support [-8, 8].
+    Channels 2j and 2j + 1 hold the real and the imaginary part of one wavelet. They share a bandwidth B and a frequency
+    C, and each has its own amplitude a; all are learned. In more dimensions the wave runs along the first axis. With
+    ``width=8`` and amplitude 1 a pair is the wavelet ``cmorB-C`` of PyWavelets on its support [-8, 8].
 
     Args:
         dim: number of coordinates.
         channels: number of values.
         bandwidth: initial B, above 0.
         frequency: initial C, in waves per unit of u.
-        width: how many units of u the kernel reaches to either side.
-        spread: width in octaves of the interval around ``frequency`` from which each pair's frequency is drawn.
+        width: value of u at coordinate 1, the end of the kernel.
+        spread: width, in octaves, of the interval around ``frequency`` from which each pair's frequency is drawn.
 
     >>> wavelet = Morlet(1, 2, bandwidth=1.5, frequency=1.0)
     >>> wavelet(torch.tensor([0.0])).detach()

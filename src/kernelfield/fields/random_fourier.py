@@ -21,8 +21,8 @@ __all__ = ["RandomFourier"]
 class RandomFourier(Field):
     r"""A perceptron on :math:`[\cos z, \sin z]`, :math:`z = W x + b`, :math:`W \sim N(0, (2\pi\omega_0)^2)`.
 
-    Chapter 4's position network (``hidden=128, layers=3, omega_0=0.1``) and chapter 6's kernel network
-    (``features=128, layers=5, learn_frequencies=False``).
+    It is the position network of chapter 4 (``hidden=128, layers=3, omega_0=0.1``; section 2.5.3) and the kernel
+    network of chapter 6 (``features=128, layers=5, learn_frequencies=False``). Phases b start at 0.
 
     Args:
         dim: number of coordinates.
@@ -31,7 +31,7 @@ class RandomFourier(Field):
         layers: number of layers, the features and the last linear map included.
         omega_0: standard deviation of the frequencies, in cycles per unit of coordinate.
         features: number of frequencies, each giving a cosine and a sine; half of ``hidden`` if not given.
-        activation: of the perceptron: "relu", "leaky_relu", "swish", "gelu" or "sine".
+        activation: activation of the perceptron: "relu", "leaky_relu", "swish", "gelu" or "sine".
         learn_frequencies: whether W and b are learned.
 
     >>> field = RandomFourier(dim=3, channels=128, hidden=128, omega_0=0.1)

@@ -1,4 +1,4 @@
-"""Fields with a network in common and a last linear map of their own (chapter 6)."""
+"""Fields that share a network and have their own last linear maps (chapter 6)."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ __all__ = ["SharedField"]
 
 
 class SharedField(Field):
-    r"""A linear map of the values of a network that several fields share (chapter 6, section 4).
+    r"""A linear map of the values of a network that several fields share (chapter 6, appendix "General remarks").
 
     .. math:: \psi(x) = A\, \mathrm{GELU}(\phi(x)) + a
 
-    with a field φ that all layers of a network evaluate. Chapter 6 has one kernel network with outputs for all layers.
-    This is the same function, with the last linear map split by layer.
+    with a field φ that all layers of a network evaluate. Chapter 6 has one kernel network whose outputs are the kernels
+    of all layers. This is the same function, with the last linear map split by layer.
 
     The shared network is not a submodule: the model that owns it registers it once. Its parameters are therefore not
     among those of this field.

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["BSpline", "Table", "cardinal_bspline"]
 
-#: up to this degree the closed form is accurate; the terms of higher degrees are large and cancel
+#: highest degree for which the closed form is used; at higher degrees large terms cancel and lose accuracy
 _CLOSED_FORM_UP_TO = 7
 
 
@@ -31,7 +31,14 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
 
     .. math:: B^n(x) = \frac{1}{n!} \sum_{k=0}^{n+1} (-1)^k \binom{n+1}{k} \big(\tfrac{n+1}{2} - |x| - k\big)_+^n
 
-    The spline is symmetric, so only |x| is used. Outside of the support :math:`|x| < (n+1)/2` it is exactly zero.
+    It is exactly zero outside its support :math:`|x| < (n+1)/2`.
+
+    Args:
+        x: (…) coordinates.
+        order: degree n; 0 is a box, 1 a triangle.
+
+    Returns:
+        (…) values.
 
     >>> cardinal_bspline(torch.tensor([-1.5, 0.0, 0.5, 1.0]), order=2)
     tensor([0.0000, 0.7500, 0.5000, 0.1250])
@@ -49,7 +56,7 @@ def cardinal_bspline(x: Tensor, order: int) -> Tensor:
 
 
 def _by_recursion(x: Tensor, order: int) -> Tensor:
-    """Return the cardinal B-spline by de Boor's recursion in its degree, which adds positive terms only."""
+    """Return the cardinal B-spline by de Boor's recursion over degrees, which adds only positive terms."""
     at = x.unsqueeze(-1) + order / 2 - torch.arange(order + 1, dtype=x.dtype, device=x.device)
     values = cardinal_bspline(at, 0)
     for degree in range(1, order + 1):
@@ -59,12 +66,13 @@ def _by_recursion(x: Tensor, order: int) -> Tensor:
 
 
 class BSpline(Field):
-    r"""A sum of B-splines on a lattice (chapter 10, section 4.2): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
+    r"""A sum of B-splines on a lattice (chapter 10, section 5.2.1): :math:`\psi(x) = \sum_k c_k B^n((x - x_k)/h)`.
 
-    In more dimensions the basis is the product over the axes. The centres :math:`x_k` lie ``spacing`` apart, around the
-    origin or from ``first`` on. Each point of space sees ``order + 1`` coefficients per axis, and only those are read.
+    In more dimensions the basis is the product over the axes. The centres :math:`x_k` are ``spacing`` apart; they lie
+    symmetrically around the origin or begin at ``first``. The value at a point depends on ``order + 1`` coefficients
+    per axis, and only those are read.
 
-    Dilation is exact: with the same coefficients and ``spacing`` s·h, the field at x is this field at x/s.
+    Dilation is exact: a field with the same coefficients and ``spacing`` s·h has at x the value of this field at x/s.
 
     Args:
         dim: number of coordinates.
@@ -73,7 +81,7 @@ class BSpline(Field):
         order: degree n of the splines, one for all axes or one per axis; 0 is a box, 1 linear, 2 quadratic.
         spacing: distance h between centres, one for all axes or one per axis; by default the outermost centres lie at
             -1 and 1.
-        first: the first centre along each axis; by default they lie around the origin.
+        first: the first centre along each axis; by default the centres lie symmetrically around the origin.
 
     >>> spline = BSpline(dim=1, channels=4, size=5)
     >>> spline(torch.linspace(-1, 1, 9)[:, None]).shape
@@ -146,7 +154,7 @@ class BSpline(Field):
 
 
 class Table(BSpline):
-    r"""One weight per point of a grid on :math:`[-1, 1]^D`: exact on the grid, multilinear between.
+    r"""One weight per point of a grid on :math:`[-1, 1]^D`, with multilinear interpolation between the points.
 
     This is the ordinary convolution kernel as a field: a spline of order 1 on the grid. Outside the grid it falls to
     zero within one grid step.
@@ -156,7 +164,7 @@ class Table(BSpline):
         channels: number of values.
         size: number of grid points, one for all axes or one per axis.
         spacing: distance between grid points; by default the outermost lie at -1 and 1.
-        first: the first grid point along each axis; by default they lie around the origin.
+        first: the first grid point along each axis; by default the points lie symmetrically around the origin.
 
     >>> table = Table(dim=1, channels=1, size=3)
     >>> table(torch.tensor([[-1.0], [0.0], [1.0]])).equal(table.coefficients)

@@ -1,7 +1,7 @@
 r"""Published starting values of fields, by name.
 
-Each publication initialised its kernel networks in its own way, and short training runs depend on it. A field takes
-the name of one of these starts:
+Each publication initialised its kernel networks in its own way, and the results of short training runs depend on it. A
+field takes the name of one of these starts:
 
 ========== ================================ ==========================================================================
 start      fields                           values
@@ -130,7 +130,7 @@ def start_siren_(start: str, linears: Sequence[nn.Linear], *, hidden_omega_0: fl
         n = linear.in_features
         default = 1 / math.sqrt(n)
         intended = 1 / n if i == 0 else math.sqrt(6 / n) / hidden_omega_0
-        # One period of phases. (The thesis draws from U(±π/‖W‖): many periods of the same phases, in large numbers.)
+        # One period of phases. (The thesis draws from U(±π/‖W‖), which repeats the same phases over many periods.)
         period = 0.0 if linear is linears[-1] else math.pi / (omega_0 if i == 0 else hidden_omega_0)
         uniform_(linear.weight, default if start == "ckconv" else intended)
         uniform_(linear.bias, {"siren": period, "ckconv": 1.0, "flexconv": default, "partial": 0.0}[start])

@@ -84,7 +84,7 @@ class Affine(Group):
         return self.group.density(self.split(a)[1]) / self.determinant(a)
 
     def distance(self, a: Tensor, b: Tensor) -> Tensor:
-        """Return the distance in space and in H combined, in the frame of ``a``."""
+        """Return √(d(space)² + d(H)²), both distances measured in the frame of ``a``: (…)."""
         x, h = self.split(self.relative(a, b))
         return torch.hypot(x.norm(dim=-1), self.group.distance(h, self.group.identity(h.dtype, h.device)))
 
@@ -104,7 +104,7 @@ class Affine(Group):
         return self.split(element)[0]
 
     def _draw(self, n: int, generator: torch.Generator | None, **factory: Any) -> Tensor:
-        """Draw elements with translations in [-1, 1]; space itself has no uniform distribution."""
+        """Draw elements with translations uniform in [-1, 1]^dim; unbounded space has no uniform distribution."""
         x = torch.rand(n, self.dim, generator=generator, **factory) * 2 - 1
         return self._pair(x, self.group.sample(n, generator=generator, **factory))
 

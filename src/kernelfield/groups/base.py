@@ -1,4 +1,4 @@
-"""The contract of a group."""
+"""Base class of groups."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Group", "strata", "wrap"]
 
 
 class Group:
-    r"""A group H that acts on :math:`\mathbb{R}^d` by matrices (chapter 8, section 2; chapter 11, appendix A).
+    r"""A group H that acts on :math:`\mathbb{R}^d` by matrices (chapter 8, section 2.2; chapter 11, appendix A).
 
     Its elements are floating-point tensors of shape (…, coords), and every operation broadcasts over the leading axes.
     Together with the translations of space it forms an affine group, :class:`~kernelfield.groups.Affine`.
@@ -36,14 +36,21 @@ class Group:
         identity_coords: coordinates of the identity.
         chart_size: number of coordinates of :meth:`chart`.
         table_size: number of values along each coordinate of the chart, None for a continuous group.
-        on_grid: whether the action maps a square grid to itself, so that signals and kernels move exactly.
+        on_grid: whether the action maps a square grid to itself, so that no interpolation is needed.
         isometric: whether the action preserves lengths.
-        convolution: how layers convolve a signal on all elements. "stack": kernels have one size, and one convolution
-            treats the elements as channels. "filter_bank": each element has a kernel of its own size, given by
-            :meth:`stretches`.
+        convolution: how layers convolve a signal on all elements. "stack": all kernels have the same size, and one
+            convolution treats the elements as channels. "filter_bank": the kernel of each element has its own size,
+            given by :meth:`stretches`.
         ordered: whether the elements form a sequence of steps, so that a kernel may span a few neighbours only
             (``interactions`` in layers). Such a group defines :attr:`window` and :meth:`shortened`, and its only
             coordinate counts steps.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> group = Cyclic(4)
+    >>> a, b = group.elements()[1:3]
+    >>> group.product(a, b), group.inverse(a), group.matrix(a).round().abs()
+    (tensor([3.]), tensor([3.]), tensor([[0., 1.],
+            [1., 0.]]))
     """
 
     dim: int
@@ -59,9 +66,9 @@ class Group:
 
     @property
     def kind(self) -> str:
-        """A name for the meaning of an element's coordinates. Groups of one kind share their elements.
+        """Name of the convention for an element's coordinates: groups of equal kind can exchange elements.
 
-        By default it contains all attributes of the group, since any of them may change the meaning.
+        By default it contains all attributes of the group, since any of them may change the convention.
         """
         parts = [f"{name}={_described(value)}" for name, value in sorted(vars(self).items())]
         return f"{type(self).__name__}({', '.join(parts)})"
@@ -95,16 +102,18 @@ class Group:
     def chart(self, a: Tensor) -> Tensor:
         """Return the coordinates at which a kernel on the group is sampled: (…, chart_size), in [-1, 1].
 
-        The identity lies in the interior, as near to the middle as an even number of values allows, so that a kernel is
-        continuous there. The values of a finite group are the nodes of a ``Table`` of ``table_size``.
+        The identity lies in the interior, as near to the middle as an even number of values allows. A kernel is
+        therefore continuous there. The chart maps the elements of a finite group to the nodes of a ``Table`` of
+        ``table_size``.
         """
         raise NotImplementedError
 
     def spread(self, n: int, at: Tensor) -> Tensor:
-        """Return n elements for each fraction ``at`` in [0, 1): one from each of n equal parts, at that fraction of it.
+        """Return one element from each of n equal parts of the group, at the fraction ``at`` of the part, in [0, 1).
 
-        A product takes all elements of its finite factors, each with an equal share of the n on the continuous factor.
-        For rotations, the middle of a single part is the identity.
+        With several fractions, return n elements for each. A product combines every element of its finite factors with
+        an equal share of the n elements of its continuous factor. For rotations, the middle of a single part is the
+        identity.
         """
         if self.order is not None:
             raise TypeError(f"group must be continuous to spread elements over it, got {self}; it has elements()")
@@ -139,7 +148,7 @@ class Group:
         """Return an :attr:`ordered` group without its last ``count`` elements; at least one is left."""
         raise ValueError(f"group must be ordered to be shortened, got {self}")
 
-    # Methods that follow from these.
+    # Methods with a default in terms of these.
 
     @property
     def finite(self) -> bool:
@@ -148,11 +157,11 @@ class Group:
 
     @property
     def factors(self) -> tuple[Group, ...]:
-        """The factors whose elements can be drawn independently; see :meth:`join`."""
+        """Factors of a product, whose elements can be drawn independently; the group itself if it is no product."""
         return (self,)
 
     def assemble(self, parts: Sequence[Tensor]) -> Tensor:
-        """Return the elements that consist of one element of each of the :attr:`factors`: (…, coords)."""
+        """Combine elements, one of each of the :attr:`factors`, into elements of the group: (…, coords)."""
         return torch.cat(list(parts), dim=-1)
 
     def join(self, parts: Sequence[Tensor]) -> Tensor:
@@ -236,8 +245,8 @@ class Group:
 
         Args:
             n: number of elements.
-            stratified: draw one from each of n equal parts of the group, all at the same random fraction of their part.
-                Each element is uniform, and together they cover the group evenly.
+            stratified: draw one element from each of n equal parts of the group, all at the same random fraction of
+                their parts. Each element is uniform, and together they cover the group evenly.
             generator: random number generator; torch's default if not given.
             dtype: data type of the result.
             device: device of the result.
@@ -274,7 +283,7 @@ class Group:
         return transform(signal, self.matrix(element), self._shift(element))
 
     def _single(self, at: Tensor) -> Tensor:
-        """Return one element for each fraction in ``at``, which selects from the finite factors first."""
+        """Return one element for each fraction in ``at``, which selects an element of the finite factors first."""
         parts = []
         for factor in self.factors:
             if factor.order is None:
@@ -309,9 +318,9 @@ class Group:
         return index
 
     def _draw(self, n: int, generator: torch.Generator | None, **factory: Any) -> Tensor:
-        """Return n independent elements, of the dtype and on the device that ``factory`` names."""
+        """Return n independent elements with the dtype and device in ``factory``."""
         if not self.finite:
-            # n independent draws: each is spread over one part, the whole group, at its own fraction.
+            # One part is the whole group, so n random fractions of it are n independent elements.
             return self.spread(1, torch.rand(n, generator=generator, **factory))
         everything = self.elements(**factory)
         return everything[torch.randint(len(everything), (n,), generator=generator, device=everything.device)]
@@ -327,7 +336,7 @@ class Group:
 
 
 def _described(value: Any) -> str:
-    """Return an attribute of a group as text; arrays in full, which their own texts abridge."""
+    """Return an attribute of a group as text; unlike ``repr``, it does not shorten tensors."""
     if isinstance(value, Group):
         return value.kind
     return repr(value.tolist() if hasattr(value, "tolist") else value)

@@ -67,7 +67,7 @@ class Cyclic(Group):
 
     @property
     def kind(self) -> str:
-        return repr(self)  # another n gives an index another meaning
+        return repr(self)  # the meaning of an index depends on n
 
     def __repr__(self) -> str:
         return f"Cyclic({self.n})"

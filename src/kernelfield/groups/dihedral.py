@@ -1,4 +1,4 @@
-"""Rotations by multiples of 2π/n, and the mirror."""
+"""Rotations by multiples of 2π/n and the reflection."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Dihedral(RotationsAndMirror):
 
     @property
     def kind(self) -> str:
-        return repr(self)  # another n gives an index another meaning
+        return repr(self)  # the meaning of an index depends on n
 
     def __repr__(self) -> str:
         return f"Dihedral({self.n})"

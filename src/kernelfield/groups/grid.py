@@ -22,7 +22,7 @@ _SIGNAL = TensorOf("float")
 def transform(signal: Tensor, matrix: Tensor, shift: Tensor | None = None) -> Tensor:
     r"""Return :math:`f(A^{-1}(x - t))` for a signal f, with x counted in grid steps from the centre of the grid.
 
-    Permutations and flips of axes and shifts by whole steps move the values without arithmetic. Other maps interpolate
+    Permutations and flips of axes and shifts by whole steps move values without changing them. Other maps interpolate
     linearly, with zeros outside the grid.
 
     Args:
@@ -89,7 +89,7 @@ def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tenso
     Args:
         signal: (…, \*space) signal.
         matrices: (n, dim, dim) matrices A.
-        shift: (dim,) translation in grid steps, after A.
+        shift: (dim,) translation t in grid steps, applied after A.
 
     Returns:
         (n, …, \*space) signals :math:`f(A^{-1}(x - t))`.
@@ -109,7 +109,7 @@ def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
     if shift is not None:
         points = points - shift
-    # grid_sample counts from -1 to 1 between the outermost samples, so a single sample gets a zero on either side.
+    # In grid_sample, -1 and 1 are the outermost samples. A single sample has no extent, so zeros are padded around it.
     single = [int(k == 1) for k in space]
     halves = [(k - 1) / 2 + pad for k, pad in zip(space, single, strict=True)]
     flat = signal.reshape(1, -1, *space)

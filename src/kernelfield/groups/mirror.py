@@ -14,7 +14,7 @@ __all__ = ["Mirror"]
 
 
 class SelfInverse(Group):
-    """Base class of groups whose elements equal their inverses and their coordinates on the chart.
+    """Base class of groups whose elements are their own inverses, logarithms and chart coordinates.
 
     Args:
         dim: number of dimensions of space.
@@ -65,5 +65,5 @@ class Mirror(SelfInverse):
         return mirror_matrix(a[..., 0], self.dim)
 
     def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        # Created on the device: a Python list would have to be copied there, which waits for the device.
+        # Computed on the device, because a copy of a Python list would wait for the device.
         return 1 - 2 * torch.arange(2, dtype=dtype or torch.get_default_dtype(), device=device)[:, None]

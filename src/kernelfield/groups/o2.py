@@ -16,7 +16,7 @@ class O2(RotationsAndMirror):
     An element is (angle, m) with m = 1 or -1. Samples come in pairs: each rotation with and without the mirror.
 
     Args:
-        chart: where kernels are sampled along the rotations, "algebra" or "circle"; see
+        chart: coordinates of rotations at which kernels are sampled, "algebra" or "circle"; see
             :class:`~kernelfield.groups.SO2`.
 
     >>> import torch

@@ -24,7 +24,7 @@ class Product(Group):
     An element is the concatenation of one element of each factor.
 
     Args:
-        groups: the factors. Rotations and the mirror do not commute; ``Dihedral`` and ``O2`` combine them.
+        groups: two or more factors. Rotations do not commute with the mirror; use ``Dihedral`` or ``O2`` for both.
 
     >>> from kernelfield.groups import Cyclic, Scale
     >>> group = Product(Scale(2, dim=2), Cyclic(4))

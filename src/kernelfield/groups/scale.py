@@ -23,14 +23,14 @@ class Scale(Group):
     lists the n dilations 1, base, …, base^(n-1), a window that is not closed under products. A ``continuous`` window
     holds all exponents between 0 and n - 1, and layers draw some of them.
 
-    The measure is that of the exponent, ds/s. On this exponential grid the factor 1/s² of the Haar measure of dilations
-    and translations becomes 1/s (chapter 10, section 4.2.2).
+    Exponents have uniform measure, which is ds/s for dilations s. On this exponential grid the factor 1/s² of the Haar
+    measure of dilations and translations becomes 1/s (chapter 10, section 5.2.2).
 
     Args:
         n: number of dilations in the window.
         base: ratio of neighbouring dilations, above 1.
         dim: number of dimensions of space.
-        continuous: whether the window also holds all dilations in between.
+        continuous: whether the window also contains all dilations between these.
 
     >>> group = Scale(3, base=2.0)
     >>> group.matrix(group.elements()).flatten()
@@ -57,10 +57,17 @@ class Scale(Group):
     def fitting(
         cls, length: int, kernel_size: int, base: float = 2.0, *, dim: int = 1, continuous: bool = False
     ) -> Scale:
-        r"""Return the dilations at which a kernel is no longer than the signal (chapter 10, section 4.2.2).
+        r"""Return the dilations at which a kernel is no longer than the signal (chapter 10, section 5.2.2).
 
-        The smallest is 1, because shrinking a kernel adds nothing that it cannot do at its own size. The largest is the
-        last base^k for which ``kernel_size`` · base^k is at most ``length``.
+        The smallest is 1, because a shrunken kernel can do nothing that the kernel cannot do at its own size. The
+        largest is the last base^k for which ``kernel_size`` · base^k is at most ``length``.
+
+        Args:
+            length: number of samples of the signal.
+            kernel_size: number of samples of the kernel at dilation 1.
+            base: ratio of neighbouring dilations, above 1.
+            dim: number of dimensions of space.
+            continuous: whether the window also contains all dilations between these.
 
         >>> Scale.fitting(80_200, 79), Scale.fitting(8_000, 79, base=1.5)
         (Scale(10, base=2.0, dim=1), Scale(12, base=1.5, dim=1))
@@ -73,7 +80,9 @@ class Scale(Group):
 
     @checked(factor=Number(1))
     def pooled(self, factor: float) -> Scale:
-        r"""Return the window after pooling by ``factor``, which removes log(factor) dilations (section 4.2.2).
+        r"""Return the window after pooling by ``factor``, without the ⌊log_base(factor)⌋ largest dilations.
+
+        Chapter 10, section 5.2.2.
 
         >>> Scale(9).pooled(4), Scale(9).pooled(8), Scale(2).pooled(100)
         (Scale(7, base=2.0, dim=1), Scale(6, base=2.0, dim=1), Scale(1, base=2.0, dim=1))
@@ -136,7 +145,7 @@ class Scale(Group):
 
     @property
     def kind(self) -> str:
-        return f"Scale(base={self.base})"  # another base gives an exponent another meaning
+        return f"Scale(base={self.base})"  # the meaning of an exponent depends on the base
 
     def __repr__(self) -> str:
         more = ", continuous=True" if self.continuous else ""

@@ -17,9 +17,9 @@ __all__ = ["RotationsAndMirror"]
 
 
 class RotationsAndMirror(Group):
-    r"""Rotations r of the plane and the mirror m: an element (r, m) reflects first and acts as R(r)M(m).
+    r"""Rotations of the plane with the mirror: an element (r, m) acts as R(r)M(m), a reflection followed by a rotation.
 
-    The mirror inverts rotations, :math:`M R(r) M = R(-r)`, so the product is semi-direct:
+    Conjugation by the mirror inverts rotations, :math:`M R(r) M = R(-r)`, so the product is semi-direct:
 
     .. math:: (r_1, m_1)(r_2, m_2) = (r_1 r_2^{m_1},\; m_1 m_2), \qquad (r, m)^{-1} = (r^{-m}, m)
     """

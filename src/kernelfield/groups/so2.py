@@ -14,7 +14,7 @@ from .rotation import rotation_generator, rotation_matrix
 
 __all__ = ["SO2", "angle_chart"]
 
-#: Distance between the branch cut and half a turn. At half a turn, rounding could choose either end of the interval.
+#: Distance of the branch cut from half a turn. A cut at half a turn would let rounding choose the sign of the angle.
 MARGIN = 1e-4
 
 

@@ -11,7 +11,7 @@ __all__ = ["Trivial"]
 
 
 class Trivial(SelfInverse):
-    """The group of the identity alone: its group convolutions are ordinary convolutions.
+    """The group with a single element, the identity. Group convolutions on it are ordinary convolutions.
 
     Its element has one coordinate, which is zero. Signals keep a group axis of length one.
 

@@ -1,9 +1,9 @@
-"""Layers: a field, perhaps a mask, perhaps a group, and an operator.
+"""Layers, each made of a field, perhaps a mask or a group, and an operator.
 
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of the channels), ``dropout``, ``kernel_state``: parts for all of them.
+- ``pointwise`` (linear maps and norms of channels), ``dropout``, ``kernel_state``: parts used by all of them.
 """
 
 from . import continuous, group, points

@@ -21,10 +21,10 @@ class Dropout(nn.Dropout):
 
     Args:
         p: probability of a zero.
-        kind: "values" draws once for each value; "channels" once for each sample and channel of a
-            (batch, channels, \*space) signal, as :class:`torch.nn.Dropout1d` and its siblings do.
-        few_bits: draw 16 bits per value on a CPU, which is faster; p is then rounded to a multiple of 1/65,536, and
-            compiled code draws different numbers. False draws as torch does.
+        kind: "values" draws once for each value; "channels" draws once for each sample and channel of a
+            (batch, channels, \*space) signal, like :class:`torch.nn.Dropout1d` to :class:`torch.nn.Dropout3d`.
+        few_bits: whether to draw only 16 bits per value on a CPU, which is faster. The probability is then rounded to a
+            multiple of 1/65,536, and compiled code draws different numbers. False draws as torch does.
 
     >>> import torch
     >>> y = Dropout(0.25)(torch.ones(1000))

@@ -1,11 +1,11 @@
-"""Kernels when their module is cast, saved or loaded: their precision, and their size beside a state dict.
+"""How a kernel is cast, saved and loaded: it stays in float32, and its size travels with a state dict.
 
-Kernels stay in float32 when a module is cast to half precision (:func:`in_full_precision`).
+:func:`in_full_precision` keeps kernels in float32 when their module is cast to half precision.
 
-Weights of another size do not load in silence (:func:`keep_geometry`). The parameters of a field do not depend on the
+:func:`keep_geometry` warns when the weights of another size are loaded. The parameters of a field do not depend on the
 size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as long. The size
-travels in the metadata of a state dict, which :func:`torch.save` keeps and which no key shows. Formats without
-metadata, such as safetensors, are not checked; runs and pretrained weights keep the arguments of their networks
+is stored in the metadata of a state dict, which :func:`torch.save` keeps and which adds no key. Formats without
+metadata, such as safetensors, are not checked; runs and pretrained weights store the arguments of their networks
 instead.
 """
 
@@ -31,7 +31,8 @@ def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], 
     """Wrap a function for ``Module._apply`` so that it moves tensors but does not cast them to half precision.
 
     In half precision, neighbouring offsets of a long kernel round to the same number, and a frequency rounded to eight
-    bits is wrong by radians at the kernel's end. Tensors already in half precision go to ``change`` unaltered.
+    bits gives a phase that is off by radians at the kernel's end. Tensors already in half precision are passed to
+    ``change`` as they are.
 
     Args:
         change: the function that ``Module._apply`` applies to parameters and buffers.
@@ -59,7 +60,7 @@ def keep_geometry(layer: nn.Module, *names: str) -> None:
 
     Args:
         layer: a layer with a kernel.
-        names: attributes that change the kernel and not the shapes of its parameters.
+        names: attributes that change the kernel but not the shapes of its parameters.
 
     >>> import kernelfield as kf
     >>> short, long = kf.CKConv(1, 1, size=8), kf.CKConv(1, 1, size=16)
@@ -85,8 +86,8 @@ def _compare(layer: nn.Module, state: dict[str, Any], prefix: str, metadata: dic
         return
     old, new = (", ".join(f"{name}={values[name]}" for name in other) for values in (before, now))
     warnings.warn(
-        f"weights of {old} were loaded into a layer of {new}; its kernel is another function of position now. Build "
-        "the network with the arguments of its training",
+        f"weights of {old} were loaded into a layer of {new}; its kernel is now a different function of position. "
+        "Build the network with the arguments that it was trained with",
         stacklevel=2,
     )
 

@@ -35,7 +35,7 @@ __all__ = [
 ]
 
 NORMS = ("batch", "batch-statistics", "channel", "cumulative", "layer", "none")
-#: norms whose output at one position depends on all positions of the input, in evaluation too
+#: norms whose output at a position depends on later positions, in evaluation too
 NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
 
 #: warning for networks of which :func:`uses_batch_statistics` is true
@@ -81,8 +81,8 @@ class Pointwise(nn.Module):
 
         Args:
             x: (batch, in, \*space) signal.
-            offset: (in,) vector o; the layer adds W o to the bias instead of o to the signal.
-            active: the channels in use, and their factors; all of them if not given.
+            offset: (in,) vector o; the layer adds W o to the bias, which is cheaper than adding o to the signal.
+            active: the channels in use, and their factors; all if not given.
             epilogue: activation, dropout, dropout_channels and residual, as in :func:`kernelfield.ops.fused.linear`.
         """
         if active is None and x.shape[1] != self.in_channels:
@@ -97,7 +97,7 @@ class Pointwise(nn.Module):
     def active_parameters(
         self, active: ActiveSlice | None = None, offset: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the weight and the bias of the channels in use, factors and ``offset`` included."""
+        """Return the weight and the bias of the channels in use, with factors and ``offset`` applied."""
         weight: Tensor = self.weight
         bias: Tensor | None = self.bias
         if active is not None:
@@ -187,8 +187,8 @@ class ChannelNorm(nn.Module):
 
     .. math:: y_c(t) = w_c \frac{x_c(t) - \mu(t)}{\sqrt{\sigma^2(t) + \epsilon}} + b_c
 
-    Each position is normalised over its own channels. Other positions have no effect, so a causal network stays
-    causal, in training and in evaluation.
+    The mean μ and variance σ² of a position are those of its own channels. Other positions have no effect, so a causal
+    network stays causal, in training and in evaluation.
 
     Args:
         channels: channels of the signal.
@@ -223,8 +223,8 @@ class CumulativeNorm(ChannelNorm):
         \mu(t) = \operatorname*{mean}_{c, s \le t} x_c(s), \quad
         \sigma^2(t) = \operatorname*{mean}_{c, s \le t} x_c(s)^2 - \mu(t)^2
 
-    This is the norm of chapter 2 with statistics over the past instead of the whole sequence. It equals that norm at
-    the last position, and is causal in training and in evaluation.
+    This is the norm of chapter 2 with statistics over the past instead of the whole sequence. At the last position both
+    are equal. It is causal in training and in evaluation.
 
     Args:
         channels: channels of the signal.
@@ -244,8 +244,8 @@ class CumulativeNorm(ChannelNorm):
     def sums(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return the (batch, 1, time) cumulative sums of the channels' mean and of their mean square."""
         values = x if x.dtype == torch.float64 else x.float()
-        # The sums are long and their difference is small: add in double precision. The mean square is the variance of
-        # the channels plus their squared mean: squares of values far from zero would lose the digits of the variance.
+        # The variance is a small difference of long sums, hence double precision. The mean square is computed as the
+        # variance of the channels plus their squared mean, because squares of values far from zero lose digits.
         mean = values.mean(dim=1, keepdim=True, dtype=torch.float64)
         variance = (values - mean.to(values.dtype)).square().mean(dim=1, keepdim=True)
         return mean.cumsum(dim=-1), (variance + mean.square()).cumsum(dim=-1)
@@ -261,6 +261,10 @@ class CumulativeNorm(ChannelNorm):
 @checked(name=Choice(*NORMS))
 def make_norm(name: str, channels: int) -> nn.Module:
     """Return a norm by name.
+
+    Args:
+        name: one of the names below.
+        channels: channels of the signal.
 
     ==================  ===================================================================  =============
     name                statistics                                                           causal
@@ -300,7 +304,15 @@ def uses_batch_statistics(network: nn.Module) -> bool:
 
 @checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)
 def normalise(norm: nn.Module, x: Tensor, activation: str | None = None) -> Tensor:
-    """Normalise ``x`` and apply an activation, in one pass where possible.
+    """Normalise ``x`` and apply an activation, if possible in one pass.
+
+    Args:
+        norm: the norm, as :func:`make_norm` returns it, or any other module.
+        x: (batch, channels, …) signal.
+        activation: "relu", "gelu" or None.
+
+    Returns:
+        A signal of the shape of ``x``.
 
     >>> normalise(make_norm("none", 3), torch.tensor([[[-1.0, 2.0]]]), "relu")
     tensor([[[0., 2.]]])

@@ -1,4 +1,4 @@
-"""Invariance by a learned distribution over transformed inputs (chapter 11, section 5.1)."""
+"""Invariance by a learned distribution over transformed inputs (chapter 11, section 5)."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Augerino(Classifier):
 
     .. math:: y(x) = \frac1n \sum_{i=1}^n f(g_i\, x), \qquad g_i \sim p(g)
 
-    The gradient reaches p(g) through the interpolation of the transformed inputs. A task's loss alone does not favour a
-    wide p(g), so :meth:`regulariser` is added to it.
+    The gradient reaches p(g) through the interpolation of the transformed inputs. The loss of a task alone does not
+    favour a wide p(g), so training adds :meth:`regulariser` to it.
 
     Args:
         net: the network f.
         group: the group of transformations.
-        samples: number of elements of a continuous group, mirrored ones included.
+        samples: number of elements of a continuous group, including reflected ones.
 
     >>> import torch
     >>> from kernelfield.groups import SO2
@@ -49,7 +49,7 @@ class Augerino(Classifier):
         super().__init__()
         self.net, self.group = net, group
         norms = [m for m in net.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]  # noqa: SLF001
-        # Other batch norms would count inputs that are left out.
+        # Only GroupBatchNorm can exclude inputs from its statistics.
         can_leave_out = all(isinstance(norm, GroupBatchNorm) for norm in norms)
         self.distribution: Distribution = learned(group, samples).fix_size(can_leave_out)
 
@@ -65,7 +65,7 @@ class Augerino(Classifier):
         gated = gates is not None and self.distribution.gated
         if gated:
             present = gates.detach()
-            # The mean over all elements is then that over the elements that are present.
+            # This factor turns the mean over all elements into the mean over those that are present.
             gates = gates * (len(gates) / present.sum())
             self._set_present(present[:, None].expand(moved.shape[:2]).flatten())
         y = function(moved.flatten(0, 1)).unflatten(0, moved.shape[:2])
@@ -74,7 +74,7 @@ class Augerino(Classifier):
         return y if gates is None else y * gates.view(-1, *[1] * (y.dim() - 1))
 
     def _set_present(self, samples: Tensor | None) -> None:
-        """Tell batch norms which samples count."""
+        """Set the samples that batch norms include in their statistics; None for all."""
         for module in self.net.modules():
             if isinstance(module, GroupBatchNorm):
                 module.present_samples = samples
@@ -121,7 +121,14 @@ _OWN = ("in_channels", "out_channels", "group", "samples", "partial")
 def augerino_gcnn(
     in_channels: int = 1, out_channels: int = 10, *, group: Group, samples: int | None = None, **options: Any
 ) -> Augerino:
-    """Return the T(2) network of chapter 11, averaged over transformed inputs; further arguments are the network's.
+    """Return the T(2) network of chapter 11, averaged over transformed inputs.
+
+    Args:
+        in_channels: channels of the input.
+        out_channels: number of classes.
+        group: the group of transformations.
+        samples: number of elements of a continuous group.
+        options: further arguments of :class:`PartialGCNN`.
 
     >>> import torch
     >>> net = augerino_gcnn(group=SO2(), samples=2, channels=(2, 2, 3, 3), kernel_size=3)
@@ -136,7 +143,7 @@ def augerino_gcnn(
 def augerino_gcnn13(
     in_channels: int = 1, out_channels: int = 10, *, group: Group, samples: int | None = None, **options: Any
 ) -> Augerino:
-    """Return the 13-layer T(2) network of chapter 11, averaged over transformed inputs."""
+    """Return the 13-layer T(2) network of chapter 11, averaged over transformed inputs; see :func:`augerino_gcnn`."""
     net = PartialGCNN13(in_channels, out_channels, group=Trivial(group.dim), partial=False, **options)
     return Augerino(net, group=group, samples=samples)
 

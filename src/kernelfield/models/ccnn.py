@@ -43,22 +43,22 @@ BLOCKS = ("ccnn", "s4", "resnet")
 
 
 class CCNN(PointClassifier):
-    """The continuous CNN: nothing in it depends on the input's length, resolution or dimensionality.
+    """The continuous CNN, whose layers do not depend on the input's length, resolution or dimensionality.
 
-    A separable convolution from the input's channels, norm and GELU; residual blocks (:class:`CCNNBlock`); a norm;
-    an average over positions; a linear map.
+    It consists of a separable convolution with norm and GELU, residual blocks (:class:`CCNNBlock`), a norm, an average
+    over positions and a linear map (chapter 3, section 4).
 
     Args:
         in_channels: channels of the input; those of the embedding if there is a vocabulary.
         out_channels: number of predictions.
         dim: number of spatial dimensions, 1 to 3.
-        size: length of the training input, one for all axes or one per axis; with points, the largest distance along
-            an axis at which two of them interact.
-        channels: width.
+        size: length of the training input, one for all axes or one per axis; for points, the largest distance along an
+            axis at which two of them interact.
+        channels: number of channels in the blocks.
         blocks: number of residual blocks.
         field: makes each kernel's field.
-        shared_field: one kernel network for all layers, made by ``field`` with ``hidden`` outputs; each layer maps them
-            to its own kernel (chapter 6; :class:`kernelfield.fields.SharedField`).
+        shared_field: whether all layers share one kernel network, made by ``field`` with ``hidden`` outputs. Each layer
+            maps them to its own kernel (chapter 6; :class:`kernelfield.fields.SharedField`).
         hidden: width of the kernel networks.
         omega_0: published frequency scale of the kernel networks. By default a filter network's sines are spread up to
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
@@ -66,24 +66,24 @@ class CCNN(PointClassifier):
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         mask: another mask in place of the Gaussian, or a class or function that makes one from ``dim``; each layer has
             its own copy (:class:`FlexConv`).
-        causal: causal convolutions; by default for dim 1.
+        causal: whether convolutions are causal; by default only for dim 1.
         block: "ccnn", "s4" (without the last nonlinearity) or "resnet" (two convolutions, the F-CCNN ablation).
-        norm: "batch" (causal in evaluation only), "batch-statistics" (those of the batch in evaluation too),
+        norm: "batch" (causal in evaluation only), "batch-statistics" (statistics of the batch, in evaluation too),
             "channel" (over the channels of each position), "cumulative" (over channels and all positions up to each),
             "layer" (over channels and all positions) or "none". Causal networks with a dense readout reject
             "batch-statistics" and "layer", which look ahead.
-        prenorm: norms come first in the blocks; else after the sums.
-        dropout: probability inside the blocks.
-        dropout_kind: the blocks drop single "values", or whole "channels".
-        input_dropout: probability on the input.
-        readout: "mean" over positions, "last" position, "dense", or "pair": the input is two sequences, one after the
-            other, which the network reads separately and compares (chapter 6, the task Retrieval).
+        prenorm: whether norms come first in the blocks; otherwise they come after the sums.
+        dropout: dropout probability inside the blocks.
+        dropout_kind: whether the blocks drop single "values" or whole "channels".
+        input_dropout: dropout probability of the input.
+        readout: "mean" over positions, "last" position, "dense", or "pair". For "pair" the input is two sequences, one
+            after the other, which the network reads separately and compares (Retrieval in chapter 6).
         vocabulary: number of tokens, if the input is (batch, length) ids.
         stem: the first layer, a "conv" (chapter 3) or a "linear" map of the channels (chapter 6).
-        active: the part of each block in use, where blocks have different sizes, as
-            :meth:`kernelfield.DNArch.materialize` sets them.
+        active: the part of each block in use, if blocks differ in size, as in networks of
+            :meth:`kernelfield.DNArch.materialize`.
         options: further arguments of :class:`SeparableConv`: learn_mean, isotropic, boundary, smooth, neighbors,
-            method, gain, kernel_dropout.
+            method, gain, kernel_dropout, point_method, tolerance.
 
     >>> import torch
     >>> net = CCNN(in_channels=1, out_channels=10, dim=2, size=28, channels=16, blocks=2)
@@ -177,7 +177,7 @@ class CCNN(PointClassifier):
             make_block(make_conv, channels, channels, norm=norm, dropout=dropout, dropout_kind=dropout_kind, **part)
             for part in how
         )
-        # The output of blocks that begin with their norm is not normalised.
+        # Blocks that begin with their norm return outputs that are not normalised.
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
 
@@ -234,7 +234,7 @@ for _size, _blocks, _channels, _hidden, _near in (
     ("4_140_points", 4, 140, 32, 256),
     ("6_380_points", 6, 380, 64, 64),
 ):
-    # Clouds lie in [-1, 1]³, so two points are at most 2 apart along an axis.
+    # Clouds lie in [-1, 1]³, so the largest distance of two points along an axis is 2.
     register(
         f"ccnn_{_size}",
         CCNN,
@@ -249,6 +249,6 @@ for _size, _blocks, _channels, _hidden, _near in (
         isotropic=True,
         neighbors=_near,
         sigma=0.075,
-        omega_0=1.0,  # there is no grid to choose it by
+        omega_0=1.0,  # there is no grid whose Nyquist frequency could set it
         start="flexconv",  # at such low frequencies chapter 3's sines nearly vanish around the centre
     )

@@ -30,9 +30,10 @@ class CIFARResNet(ReadoutClassifier):
 
     .. math:: y = \sigma\big(N_2(C_2\, \sigma(N_1(C_1 x))) + S x\big)
 
-    Three stages of (depth - 2)/6 blocks, each twice as wide as the one before and at half its resolution. The first
-    convolution of the later stages keeps every other position. Shortcuts there are pointwise maps. The registered
-    networks have 0.66M parameters with ordinary kernels and 2.58M with MAGNets, as published.
+    It has three stages of (depth - 2)/6 blocks. Each stage has twice the width and half the resolution of the one
+    before. The first block of the later stages keeps every other position after its first convolution, and its shortcut
+    is a pointwise map. The registered networks have 0.66M parameters with ordinary kernels and 2.58M with MAGNets, as
+    published.
 
     Args:
         in_channels: channels of the input.

@@ -29,15 +29,16 @@ __all__ = ["CKCNN", "FlexTCN"]
 class CKCNN(PointClassifier):
     """A residual network of continuous kernel convolutions (chapter 2).
 
-    Each block convolves twice with kernels as long as the input: conv, norm, ReLU, dropout, twice, sum, ReLU.
+    Each block repeats convolution, norm, ReLU and dropout twice, with kernels as long as the input, then adds the
+    shortcut and applies a ReLU.
 
     Args:
         in_channels: channels of the input; those of the embedding if there is a vocabulary.
         out_channels: number of predictions.
         size: length of the training input, one for all axes or one per axis.
         dim: number of spatial dimensions.
-        channels: width, or one width per block.
-        blocks: number of blocks; the number of widths if those are given.
+        channels: number of channels of all blocks, or one number per block.
+        blocks: number of blocks; ignored if ``channels`` has one number per block.
         field: makes each kernel's field.
         hidden: width of the kernel networks.
         omega_0: frequency scale of the kernel networks; the field's own default if not given. Coordinates are half
@@ -45,20 +46,20 @@ class CKCNN(PointClassifier):
         hidden_omega_0: frequency scale of a SIREN's hidden layers, as published; ``omega_0`` if not given.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default the field's own.
         sigma: initial width of Gaussian masks on the kernels, where 1 is ``size`` steps; None for global kernels.
-        causal: causal convolutions; by default for dim 1.
+        causal: whether convolutions are causal; by default only for dim 1.
         norm: "cumulative" (over channels and all positions up to each), "channel" (over the channels of each position),
             "layer" (over channels and all positions: the published norm, which looks ahead), "batch" (causal in
             evaluation only) or "none". By default "cumulative" for causal networks, otherwise "layer". Causal networks
             with a dense readout reject norms that look ahead.
-        dropout: probability inside the blocks.
-        dropout_kind: the blocks drop single "values", or whole "channels".
-        input_dropout: probability on the input, or on the values of the embedding.
+        dropout: dropout probability inside the blocks.
+        dropout_kind: whether the blocks drop single "values" or whole "channels".
+        input_dropout: dropout probability of the input, or of the values of the embedding.
         embedding_dropout: probability that all occurrences of a token in a batch are embedded as zero.
         readout: "last" position, "mean" over positions, or "dense".
         vocabulary: number of tokens. The input is then (batch, length) ids, and the last linear map shares the
             embedding's weight.
         options: further arguments of :class:`CKConv` or :class:`FlexConv`: mask (any mask on the kernels), boundary,
-            smooth, neighbors, method, gain, kernel_dropout.
+            smooth, neighbors, method, gain, kernel_dropout, point_method, tolerance.
 
     >>> import torch
     >>> net = CKCNN(in_channels=1, out_channels=10, size=784)
@@ -68,7 +69,7 @@ class CKCNN(PointClassifier):
     torch.Size([2, 10])
     """
 
-    #: starting values of kernel networks that have them
+    #: starting values of kernel networks whose field offers them
     default_start: ClassVar[str] = "siren"
 
     @checked(
@@ -140,9 +141,9 @@ class CKCNN(PointClassifier):
             out_channels,
             readout,
             None if self.embedding is None else self.embedding.weight,
-            # The published N(0, 0.01²) belongs to the published starts. With the default start it learns far more
-            # slowly: two seeds recall 14 and 38 % of copy memory after 1,500 steps, where unit gain recalls 97 and
-            # 96 %. Deep networks have smaller gains, since each block adds its variance to the sum.
+            # The published N(0, 0.01²) is used with the published starts only. With the default start, networks with
+            # it learn far more slowly: after 1,500 steps of copy memory, two seeds recall 14 and 38 %, and with unit
+            # gain 97 and 96 %. Deep networks get smaller gains, since each block adds its variance to the sum.
             gain=min(1.0, 2 / math.sqrt(len(widths))) if start in (None, "siren") else 0.01 * math.sqrt(widths[-1]),
         )
 
@@ -170,10 +171,10 @@ class FlexTCN(CKCNN):
         out_channels: number of predictions.
         size: length of the training input.
         field: makes each kernel's field.
-        sigma: initial width of the masks, where 1 is ``size`` steps; None gives the CKTCN ablation, global kernels. The
+        sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels, the CKTCN ablation. The
             default is the chapter's variance of 0.125 on kernels that span [-1, 1], a reach of 38 percent of the input.
-            (The chapter's code starts images at 0.075, like :class:`FlexNet`. From there the kernels of a sequence grow
-            slowly, and at first a readout of the last step sees next to nothing.)
+            (The chapter's code starts images at 0.075, like :class:`FlexNet`. From that width the kernels of a sequence
+            grow slowly, and a readout of the last step at first depends on very few samples.)
         options: further arguments of :class:`CKCNN`.
 
     >>> import torch

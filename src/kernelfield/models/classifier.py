@@ -30,9 +30,10 @@ __all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "HeadClassifier", "R
 
 
 class Classifier(nn.Module):
-    """Base class of networks: features, the classifier that reads them, and a way to replace it.
+    """Base class of networks, with methods to extract features and to replace the classifier.
 
-    ``net(x)`` is ``net.forward_head(net.forward_features(x))``. Networks without a classifier raise a TypeError.
+    ``net(x)`` is ``net.forward_head(net.forward_features(x))``. These methods raise a TypeError in networks that have
+    no classifier.
 
     >>> import torch
     >>> from kernelfield import create_model
@@ -95,7 +96,7 @@ class Classifier(nn.Module):
 
     @classmethod
     def from_pretrained(cls, path: str | Path, **options: Any) -> Self:
-        """Return the network in a folder or a repository of the hub; see :func:`kernelfield.from_pretrained`."""
+        """Load a network from a folder or a hub repository; see :func:`kernelfield.from_pretrained`."""
         from .pretrained import from_pretrained  # noqa: PLC0415
 
         network = from_pretrained(path, **options)
@@ -108,7 +109,7 @@ class Classifier(nn.Module):
 
     def _like_self(self, module: Module) -> Module:
         """Return a new module with the device, dtype and mode of this network."""
-        # Kernels stay in float32 in a network of half precision; maps of channels do not.
+        # In a network of half precision only kernels stay in float32, so any half parameter gives its dtype.
         half = (p for p in self.parameters() if p.dtype in (torch.bfloat16, torch.float16))
         parameter = next(half, next(self.parameters()))
         return module.to(device=parameter.device, dtype=parameter.dtype).train(self.training)
@@ -123,7 +124,7 @@ class GroupNetwork(Classifier):
     A subclass defines ``forward_features`` and ``forward_head``, and calls :meth:`_set_last`.
     """
 
-    #: attribute that holds the last map
+    #: name of the attribute that holds the last map
     last_name: ClassVar[str] = "last"
     #: shared look-up of all kernels that are tables, and these kernels; set at the first forward pass
     _tables: tuple[SharedLookUp, list[GroupKernel]] | None = None
@@ -258,7 +259,7 @@ class ReadoutClassifier(HeadClassifier):
         Args:
             features: as :meth:`forward_features` returns them.
             pre_logits: return pooled features; a dense readout does not pool.
-            mask: (batch, \*space) whether a position was seen.
+            mask: (batch, \*space), True where a position was seen.
         """
         assert isinstance(features, torch.Tensor)
         readout = self._head()

@@ -24,7 +24,7 @@ __all__ = ["FlexNet"]
 
 
 class FlexNet(PointClassifier):
-    """A stem, residual blocks of growing width, and an average over the image.
+    """A residual network of FlexConvs: a stem, blocks of growing width, and an average over the image (chapter 5).
 
     Args:
         in_channels: channels of the input.
@@ -40,9 +40,9 @@ class FlexNet(PointClassifier):
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 5's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels.
         kernel_size: odd number of points of the kernels; by default they reach over the whole input.
-        dropout: probability inside the blocks.
-        dropout_kind: the blocks drop single "values", or whole "channels".
-        readout: "mean" over positions, or "dense", which also predicts ``at`` any coordinates.
+        dropout: dropout probability inside the blocks.
+        dropout_kind: whether the blocks drop single "values" or whole "channels".
+        readout: "mean" over positions, "last" position, or "dense", which also predicts ``at`` any coordinates.
         mask: another mask in place of the Gaussian.
         options: further arguments of :class:`FlexConv`, such as bias.
 
@@ -112,8 +112,8 @@ for _name, _field in KERNEL_FIELDS.items():
     register(
         f"flexnet_3_{_name}", FlexNet, f"FlexNet-3 with {_name} kernels (chapter 5)", field=_field, widths=(1, 1.5, 2)
     )
-# The published sizes, 0.70M and 0.46M, need 15 coefficients for each pair of channels (order 4), one scale per layer
-# and no biases. The chapter's text says order three, which has 10.
+# The published parameter counts, 0.70M and 0.46M, need 15 coefficients for each pair of channels (order 4), one scale
+# per layer and no biases. The chapter's text says order three, which has 10 coefficients.
 _NJETS = {"field": NJet, "sigma": None, "bias": False}
 register("flexnet_16_njet", FlexNet, "FlexNet-16 with N-Jet kernels (chapter 5)", channels=38, **_NJETS)
 register(

@@ -1,4 +1,4 @@
-"""Group-equivariant networks of chapters 7 and 8: exactly equivariant, on finite groups, with tables as kernels."""
+"""Group-equivariant networks of chapters 7 and 8, on finite groups, with tables as kernels."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = ["GCNN", "GroupAllCNN", "GroupDenseNet", "GroupResNet"]
 
 @checked(attention=Choice(*KINDS) | None)
 def conv_options(*, group: Group, bias: bool = False, attention: str | None = None) -> dict[str, Any]:
-    """Check the group, and return the arguments that all convolutions of a network share."""
+    """Return the arguments that all convolutions of a network share, after checking the group."""
     if not group.finite:
         raise ValueError(f"group must be finite for a network with tables as kernels, got {group}")
     return {"group": group, "bias": bias, "attention": attention}
@@ -37,7 +37,7 @@ def conv_options(*, group: Group, bias: bool = False, attention: str | None = No
 def residual_stages(
     make: Callable[..., nn.Module], channels: Sequence[int], blocks: int, **options: Any
 ) -> nn.Sequential:
-    """Return residual blocks in stages of one width each; the first block of a later stage halves the resolution."""
+    """Return stages of residual blocks, one per width; the first block of all but the first halves the resolution."""
     widths = [wide for wide in channels for _ in range(blocks)]
     return nn.Sequential(
         *(
@@ -48,17 +48,18 @@ def residual_stages(
 
 
 class GCNN(GroupClassifier):
-    """The rotated-MNIST network of chapter 8 (section 4.1): seven convolutions without padding, from 28² to 1².
+    """The rotated-MNIST network of chapter 8, section 4.1: seven convolutions without padding, from 28² pixels to one.
 
-    Lift 3², norm, ReLU, dropout; group 3², norm, ReLU; max-pool 2; four times group 3², norm, ReLU, dropout; then 4² to
-    the classes. With the trivial group and 20 channels it is Z2CNN, with ``Cyclic(4)`` and 10 channels p4-CNN. Chapter
-    7's DREN is p4-CNN with biases and ``readout="sum"``; DRENMaxPooling has biases and ``readout="max"``.
+    The layers are a 3² lifting convolution with norm, ReLU and dropout; a 3² group convolution with norm and ReLU;
+    max-pooling by 2; four 3² group convolutions, each with norm, ReLU and dropout; and a 4² convolution to the classes.
+    With the trivial group and 20 channels it is Z2CNN, with ``Cyclic(4)`` and 10 channels p4-CNN. DREN of chapter 7 is
+    p4-CNN with biases and ``readout="sum"``; DRENMaxPooling has biases and ``readout="max"``.
 
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
         group: a finite group.
-        channels: width N.
+        channels: number of channels of the hidden layers.
         dropout: probability to drop a value.
         readout: "max" for a group convolution to the classes and the maximum over the group; "sum" for a
             :class:`~kernelfield.layers.ProjectionConv`, which sums over the group.
@@ -87,7 +88,7 @@ class GCNN(GroupClassifier):
         super().__init__()
         options = conv_options(**options) | {"boundary": "valid"}
         conv: Callable[..., nn.Module] = functools.partial(make_group_conv, **options)
-        # Dilated by 4, attention on the input of the first layer reaches over a whole digit.
+        # With a dilation of 4, attention on the input of the first layer covers a whole digit.
         self.lift = make_lifting_conv(in_channels, channels, kernel_size=3, dilation=4, **options)
         self.convs = nn.ModuleList(conv(channels, channels, kernel_size=3) for _ in range(5))
         self.norms = nn.ModuleList(GroupBatchNorm(channels) for _ in range(6))
@@ -99,11 +100,11 @@ class GCNN(GroupClassifier):
         self.head = GroupPool("max", "all")
 
     def forward_features(self, x: Tensor) -> GroupSignal:
-        """Return features on the group, 4² positions of an input of 28²."""
+        """Return features on the group, at 4² positions for an input of 28² pixels."""
         signal = self.norms[0](self.lift(x)).map(F.relu).map(self.dropout)
         for i, (conv, norm) in enumerate(zip(self.convs, self.norms[1:], strict=True)):
             signal = norm(conv(signal))
-            # Maximum and ReLU commute; in this order there is less to rectify.
+            # Maximum and ReLU commute, and after pooling there are fewer values to rectify.
             signal = self.pool(signal).map(F.relu) if i == 0 else signal.map(F.relu).map(self.dropout)
         return signal
 
@@ -114,7 +115,7 @@ class GCNN(GroupClassifier):
 class GroupAllCNN(GroupClassifier):
     """All-CNN-C on a group (chapter 8, section 4.2): nine convolutions, strides replaced by max-pooling.
 
-    Every convolution is followed by norm and ReLU; the third and sixth by pooling before the norm and dropout after.
+    Norm and ReLU follow every convolution. The third and sixth also have pooling before the norm and dropout after it.
 
     Args:
         in_channels: channels of the input.
@@ -168,7 +169,7 @@ class GroupAllCNN(GroupClassifier):
 
 
 class GroupResNet(GroupClassifier):
-    """A ResNet on a group (chapter 8, section 4.2): a stem, stages of pre-activation blocks, a linear head.
+    """A ResNet on a group (chapter 8, section 4.2): a stem, stages of pre-activation blocks, and a linear head.
 
     Args:
         in_channels: channels of the input.
@@ -208,7 +209,7 @@ class GroupResNet(GroupClassifier):
         return self.norm(self.blocks(self.lift(x))).map(F.relu)
 
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        # The head is linear: after the mean over space it sees one position instead of all.
+        # The head is linear, so it may be applied after the mean over space, to one position instead of all.
         pooled = features.map(torch.mean, dim=tuple(range(3, features.dim())), keepdim=True)  # type: ignore[union-attr]
         return self.head(self.last(pooled))
 
@@ -216,8 +217,9 @@ class GroupResNet(GroupClassifier):
 class GroupDenseNet(GroupClassifier):
     """The DenseNet for PatchCamelyon on a group (chapter 8, section 4.3), without padding.
 
-    A stem, then five times: norm, ReLU, convolution 3² to ``growth`` channels, concatenated in front of its input
-    (cropped by the pixel the convolution loses); between them norm, ReLU, convolution 1², mean-pool 2.
+    A stem is followed by dense blocks: norm, ReLU and a 3² convolution to ``growth`` channels, which are concatenated
+    in front of the block's input, cropped by one pixel at each side. Between the blocks are norm, ReLU, a 1²
+    convolution and mean-pooling by 2.
 
     Args:
         in_channels: channels of the input.
@@ -225,8 +227,8 @@ class GroupDenseNet(GroupClassifier):
         group: a finite group.
         growth: channels that each block adds.
         blocks: number of dense blocks.
-        attention: as in :class:`GCNN`; channel attention has 2 hidden channels, and the reach of spatial attention on
-            an input shrinks with the feature map.
+        attention: as in :class:`GCNN`. Channel attention has 2 hidden channels; the reach of spatial attention on the
+            input of a layer shrinks with the feature map.
 
     >>> GroupDenseNet(3, 2, group=Cyclic(4), growth=2, blocks=2)(torch.randn(2, 3, 12, 12)).shape
     torch.Size([2, 2])
@@ -243,7 +245,7 @@ class GroupDenseNet(GroupClassifier):
         self.lift = make_lifting_conv(in_channels, growth, dilation=4, **options)
         widths = [growth * (i + 1) for i in range(blocks)]
         self.norms = nn.ModuleList(GroupBatchNorm(width) for width in widths)
-        # The published reach of spatial attention; the last block's is 5 points wide.
+        # The published dilations of spatial attention. In the last block its kernel is 5 points wide.
         far, near = (4, 4, 3, 2), (4, 4, 3, 1)
         self.convs = nn.ModuleList(
             conv(

@@ -1,4 +1,4 @@
-"""Gridified networks map a point cloud to a grid, convolve there and, for dense predictions, map back (chapter 4)."""
+"""Gridified networks: map a point cloud to a grid, convolve there and, for dense predictions, map back (chapter 4)."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ class GridifiedNet(ReadoutClassifier):
         in_channels: channels at the points; 0 for clouds of coordinates alone.
         out_channels: number of predictions.
         dim: number of spatial dimensions, 1 to 3.
-        channels: width.
-        blocks: number of residual blocks (:class:`CCNNBlock`); 0 leaves only the way to the grid and back.
-        kernel_size: points of the convolutions' kernels along each axis, odd.
-        field: makes their fields; by default a weight for each point.
+        channels: number of channels on the grid.
+        blocks: number of residual blocks (:class:`CCNNBlock`); 0 for a network that maps to the grid and back only.
+        kernel_size: points of the kernels along each axis, odd.
+        field: makes the kernels' fields; by default a table with a weight for each point.
         norm: "batch", "channel", "layer" or "none".
-        dropout: probability inside the blocks.
+        dropout: dropout probability inside the blocks.
         readout: "mean" predicts for the whole cloud, "dense" at every point.
         sigma: initial width of Gaussian masks on the kernels, where 1 is their reach; None for no masks.
         options: further arguments of :class:`Gridify`: ``grid``, the nodes along each axis; ``neighbors``, the number
-            of nearest points or nodes that an edge connects to; ``extent``, the lower and upper end of the grid;
-            ``message``, "product" or "mlp"; ``reduce``, "mean", "max" or "sum"; ``omega_0``, the frequency scale Ω of
-            the position networks; and ``group``.
+            of nearest points or nodes with which a node or point has edges; ``extent``, the lower and upper end of the
+            grid; ``message``, "product" or "mlp"; ``reduce``, "mean", "max" or "sum"; ``omega_0``, the frequency scale
+            of the position networks; and ``group``.
 
     >>> import torch
     >>> net = GridifiedNet(6, 10, grid=4, channels=8, blocks=1, kernel_size=3)
@@ -59,7 +59,7 @@ class GridifiedNet(ReadoutClassifier):
     torch.Size([2, 5, 7])
     """
 
-    # ``field`` and ``channels`` of a message layer have other meanings here.
+    # ``field`` and ``channels`` mean something else here than in a message layer, so they are not passed on.
     @checked(
         in_channels=Int(0),
         dim=Int(1, 3),
@@ -121,8 +121,8 @@ class GridifiedNet(ReadoutClassifier):
             x: (batch, in, points) values; None if there are none.
             coords: (batch, points, dim) coordinates.
             mask: (batch, points) True at points, False at padding.
-            edges: between these points and the grid, as ``gridify.edges`` gives them, if they are known already.
-            at: (batch, queries, dim) or (queries, dim) coordinates, if the features are not wanted at the points.
+            edges: edges between these points and the grid from ``gridify.edges``, if they are already known.
+            at: (batch, queries, dim) or (queries, dim) coordinates of the features, if they differ from the points.
         """
         if at is not None:
             check_query_points(at, coords.shape[0], self.gridify.dim, self.readout.kind)
@@ -160,7 +160,7 @@ for _name, _summary, _arguments in (
     ),
     (
         "reconstruction",
-        "with nothing between gridification and the way back",
+        "without blocks, from the cloud to the grid and back",
         {"in_channels": 1, "out_channels": 1, "blocks": 0, "channels": 64, "norm": "none", **_DENSE},
     ),
 ):

@@ -1,4 +1,4 @@
-"""Dense prediction on a group: an equivariant U-Net, exact on the grid."""
+"""An equivariant U-Net for dense predictions, exact on the grid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["GroupUNet"]
 
 
 class _Stage(nn.Module):
-    """Two convolutions of 3 samples, each with norm and ReLU; dropout after the second."""
+    """Two convolutions, each with norm and ReLU, and dropout after the second."""
 
     def __init__(self, first: nn.Module, second: nn.Module, channels: int, dropout: float) -> None:
         super().__init__()
@@ -45,16 +45,16 @@ class _Stage(nn.Module):
 
 
 class GroupUNet(GroupNetwork):
-    r"""A U-Net of group convolutions: dense predictions that transform with the input.
+    r"""A U-Net of group convolutions, whose dense predictions transform with the input.
 
-    Stages of two group convolutions at ``depth + 1`` resolutions; max-pooling between them on the way down, linear
-    interpolation and the signal of the same resolution on the way up. It ends in the maximum or mean over the group
-    and a pointwise map. With f the network and g an element of the group,
+    It has stages of two group convolutions at ``depth + 1`` resolutions. Max-pooling leads to the coarser ones. On the
+    way back, linear interpolation is followed by concatenation with the signal of the same resolution. The network
+    ends in the maximum or mean over the group and a pointwise map. For the network f and an element g of the group,
 
     .. math:: f(g \cdot x) = g \cdot f(x),
 
-    up to rounding on the grid, for even and odd lengths. The output is a set of scalar fields: classes of pixels, a
-    pressure, a height; not the components of a vector.
+    up to rounding if g maps the grid to itself, for even and odd lengths. The outputs are scalars at each position,
+    such as class scores, pressure or height, not the components of a vector.
 
     Args:
         in_channels: channels of the input.

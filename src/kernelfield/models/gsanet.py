@@ -28,27 +28,28 @@ READOUTS = ("mean-max", "max-mean", "sum-max")
 class GSANet(GroupNetwork):
     r"""A network of self-attention alone, equivariant to a group (chapter 9, figure 4 and section 6).
 
-    Lifting attention, norm, swish; stages of :class:`~kernelfield.layers.group.SelfAttentionBlock` with
-    max-pooling between them; a linear map to the classes; a reduction over space and the group.
+    It consists of lifting attention with norm and swish, stages of
+    :class:`~kernelfield.layers.group.SelfAttentionBlock` with max-pooling between them, a linear map to the classes and
+    a reduction over space and the group.
 
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
         group: a finite group; ``Trivial()`` gives the network that the chapter calls Z2.
-        channels: width of the lifting layer.
-        widths: for each stage the widths of its blocks.
+        channels: number of channels of the lifting layer.
+        widths: numbers of channels of the blocks in each stage.
         crops: number of positions that each block crops at each end of each axis; 0 if not given.
-        pool_last: pool after the last stage too.
-        norm_after: norm and swish after each block.
+        pool_last: whether to pool after the last stage too.
+        norm_after: whether each block ends with a norm and swish.
         heads: number of heads.
-        neighborhood: number of positions a query sees along each axis; None for all of them.
-        size: length of the input along each axis; needed for a global neighbourhood only.
+        neighborhood: number of positions along each axis that a query attends to, odd; None for all of them.
+        size: length of the input along each axis, for a global neighbourhood only.
         dropout: probability to drop an attention weight, and a value after attention.
         dropout_in: probability to drop a value of the input.
         dropout_pool: probability to drop a value after each pooling.
-        readout: how logits are reduced. "mean-max": mean over space, then maximum over the group. "max-mean": maximum
-            over the group, then mean over space, as the figure's caption says. "sum-max": sum over space, then maximum
-            over the group, as the authors' code does.
+        readout: reduction of the logits. "mean-max": mean over space, then maximum over the group. "max-mean": maximum
+            over the group, then mean over space, as in the figure's caption. "sum-max": sum over space, then maximum
+            over the group, as in the authors' code.
         chunk: number of pairs of sample and head that attention computes at once.
         method: how to compute attention; see ``kernelfield.ops.attention.group_attention``.
 
@@ -138,7 +139,7 @@ class GSANet(GroupNetwork):
         classify = nn.Identity() if pre_logits else self.classify
         if self.readout == "max-mean":
             return self.head(features.map(classify)).flatten(2).mean(dim=2)
-        # The map to the classes is linear: it is cheaper after the reduction over space than before.
+        # The map to the classes is linear, and it is cheaper after the reduction over space than before it.
         return self.head(self.space(features).map(classify))
 
 

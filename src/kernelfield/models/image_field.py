@@ -1,4 +1,4 @@
-"""A field as a network: an image as a function of position."""
+"""A field as a network that maps positions to the values of an image."""
 
 from __future__ import annotations
 
@@ -23,12 +23,11 @@ __all__ = ["ImageField"]
 
 
 class ImageField(Classifier):
-    r"""A field as a network: from positions to values (chapter 5, appendix).
+    r"""A field as a network that maps positions to values (chapter 5, appendix "Image Fitting Datasets").
 
     .. math:: y_c(i) = \psi_c\big(x(i)\big)
 
-    How well a field fits images shows which kernels it can represent. Pixel i of an axis of n pixels lies at
-    2 i / (n - 1) - 1.
+    Fitting images measures which kernels a field can represent. Pixel i of n along an axis lies at 2 i / (n - 1) - 1.
 
     Args:
         in_channels: number of coordinates of a position.
@@ -56,7 +55,7 @@ class ImageField(Classifier):
         return self.field(x.movedim(1, -1)).movedim(-1, 1)
 
 
-# The published sizes, 7.36k, 7.11k, 7.40k and 7.14k, are those of ten linear maps. The scales and widths below fit
+# Ten linear maps give the published parameter counts, 7.36k, 7.11k, 7.40k and 7.14k. The scales and widths below fit
 # photographs better than the authors' defaults, a scale of 256 and α = 6 (docs/results.md).
 def _filters(kind: Callable[..., Field], input_scale: float, hidden: int = 23, **options: Any) -> Callable[..., Field]:
     """Return a filter network with ten linear maps; chapter 5's input scale s is 2π·ω₀·√(L + 1)."""

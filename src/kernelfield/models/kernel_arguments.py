@@ -1,4 +1,4 @@
-"""Arguments that networks of continuous kernels have in common, and the convolutions that they make from them."""
+"""Arguments that networks with continuous kernels share, and the convolutions made from them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ KERNEL_KINDS: dict[str, Kind] = {
     "start": TEXT | None,
     "sigma": POSITIVE | None,
 }
-#: the fields that chapter 5 compares with its own
+#: the fields with which chapter 5 compares MAGNet
 KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
 
 

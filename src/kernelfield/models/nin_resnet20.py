@@ -1,4 +1,4 @@
-"""NIN and ResNet-20 of chapter 7 for CIFAR-10: rotation-equivariant, after DREN, and their plain counterparts.
+"""NIN and ResNet-20 of chapter 7 for CIFAR-10, rotation-equivariant as in DREN, and their plain counterparts.
 
 DREN for rotated MNIST is a configuration of :class:`~kernelfield.models.GCNN`, in :mod:`.gcnn`.
 """
@@ -33,12 +33,12 @@ _SIZES = (5, 1, 1, 5, 1, 1, 3, 1, 1)
 
 
 class GroupNIN(GroupClassifier):
-    """Network in Network on a group (chapter 7, section 5): r-NIN, or NIN with the trivial group.
+    """Network in Network on a group (chapter 7, section 4): r-NIN, or NIN with the trivial group.
 
-    Three stages of a convolution and two pointwise ones, each followed by ReLU; pooling by 2 and dropout between the
-    stages, the maximum after the first and the mean after the second. The last convolution sums over the group, and its
-    mean over space gives the logits. There are no norms. Pooling windows are 2² where the original has overlapping
-    windows of 3², which on an even grid would cover other pixels of a rotated image.
+    Each of three stages has a convolution and two pointwise ones, each followed by ReLU. Between the stages are pooling
+    by 2, max-pooling after the first stage and mean-pooling after the second, and dropout. The last convolution sums
+    over the group, and its mean over space gives the logits. There are no norms. Pooling windows are 2² pixels. The
+    original has overlapping windows of 3², which on an even grid would cover other pixels of a rotated image.
 
     Args:
         in_channels: channels of the input.
@@ -77,7 +77,7 @@ class GroupNIN(GroupClassifier):
         dim = options["group"].dim
         self.pools = nn.ModuleList([SpatialPool(2, "max", dim=dim), SpatialPool(2, "mean", dim=dim)])
         self.dropout = Dropout(dropout)
-        # Without norms, the variance must survive nine rectifiers.
+        # There are no norms, so a gain of √2 preserves the variance through the rectifiers.
         for module in (self.lift, *self.convs):
             _kernel(module).field.scale_(math.sqrt(2))
 
@@ -92,12 +92,12 @@ class GroupNIN(GroupClassifier):
 
 
 class GroupResNetV1(GroupClassifier):
-    """A post-activation ResNet on a group (chapter 7, section 5): r-ResNet-20, or ResNet-20 with the trivial group.
+    """A post-activation ResNet on a group (chapter 7, section 4): r-ResNet-20, or ResNet-20 with the trivial group.
 
-    Each block is convolution, norm, ReLU, convolution, norm; a shortcut is added, and ReLU follows. Where the
-    resolution is halved, the shortcut is a 5² convolution and a norm, as in DREN. Strides are replaced by max-pooling,
-    as in chapter 8, because a stride of 2 on an even grid is not equivariant. The last convolution is pointwise and
-    sums over the group.
+    The branch of a block is convolution, norm, ReLU, convolution and norm. A ReLU follows the sum of branch and
+    shortcut. If a block halves the resolution, its shortcut is a 5² convolution and a norm, as in DREN. Max-pooling
+    replaces strides, as in chapter 8, because a stride of 2 on an even grid is not equivariant. The last convolution is
+    pointwise and sums over the group.
 
     Args:
         in_channels: channels of the input.

@@ -1,4 +1,4 @@
-"""Networks whose equivariance is learned (chapter 11): SE(2), E(2), mirror and T(2), in full and in part."""
+"""Networks of chapter 11, fully equivariant or with learned partial equivariance: SE(2), E(2), mirror and T(2)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 __all__ = ["PartialGCNN", "PartialGCNN13"]
 
 Kernel = functools.partial(SIREN, hidden=32, omega_0=10.0, start="partial")
-# Not "partial", whose biases of 0 make a kernel 0 at the identity: a shortcut on T(2) would be cut.
+# Not start="partial", whose zero biases make a kernel zero at the identity: a shortcut on T(2) would pass nothing.
 ShortcutKernel = functools.partial(SIREN, hidden=16, omega_0=10.0)
 SmallKernel = functools.partial(SIREN, hidden=8, omega_0=10.0, start="partial")
 
@@ -55,13 +55,13 @@ class _Partial(GroupNetwork):
         return monotonicity(self.distributions())
 
     def freeze(self, frozen: bool = True) -> None:
-        """Use the same elements at every call, in training too; with ``frozen=False`` draw them again."""
+        """Use the same elements at every call, in training too; ``frozen=False`` draws them again."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.freeze(frozen)
 
     def draw_per_sample(self, each: bool = True) -> None:
-        """Draw elements for each sample of a batch in training, or once for all of them."""
+        """In training, draw elements for each sample of a batch, or once for the batch if ``each`` is False."""
         if each and any(factor.finite for factor in self.group.factors):
             raise ValueError(f"per_sample must be False for {self.group}, whose number of elements is drawn, got True")
         for module in self.modules():
@@ -69,13 +69,13 @@ class _Partial(GroupNetwork):
                 module.per_sample = each
 
     def _fix_sizes(self) -> None:
-        """Let compiled programs compute all elements. All layers know that some of them may be absent."""
+        """Let compiled programs compute all elements, which all layers of these networks support."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.fix_size()
 
     def sample_in_eval(self, sample: bool = True) -> None:
-        """Draw elements in evaluation too, or use the same ones at every call."""
+        """Draw elements in evaluation too, or use the same elements at every call if ``sample`` is False."""
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.sample_in_eval = sample
@@ -91,7 +91,7 @@ def _make_convs(
     kernel_size: int,
     reduction: str = "mean",
 ) -> tuple[Callable[..., LiftingConv], Callable[..., GroupConv]]:
-    """Return two factories: of a network's lifting convolution, and of its group convolutions."""
+    """Return functions that make a network's lifting convolution and its group convolutions."""
     kind = PartialGroupConv if partial else GroupConv
     shared: dict[str, Any] = {"group": group, "samples": None if group.finite else samples}
     shared |= {"field": field, "kernel_size": kernel_size}
@@ -101,30 +101,30 @@ def _make_convs(
 class PartialGCNN(_Partial):
     r"""The two-block residual network of chapter 11 (section 5; appendix, figure of the network).
 
-    Lift, norm, pool, ReLU; two residual blocks; a last group convolution with valid outputs only, norm, ReLU; the
-    maximum over group and space; a linear map. Every convolution draws its output elements: from the whole group or,
-    if ``partial``, from its learned distribution.
+    It consists of a lifting convolution with norm, pooling and ReLU; two residual blocks; a group convolution without
+    padding, with norm and ReLU; the maximum over group and space; and a linear map. Every convolution draws its output
+    elements from the whole group or, if ``partial``, from its learned distribution.
 
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
         group: the group; the trivial one makes a T(2)-CNN.
-        samples: number of elements of a continuous group, mirrored ones included.
+        samples: number of elements of a continuous group, including reflected ones.
         partial: whether the subsets of the group are learned.
-        channels: width of the lift, of the two blocks, and of the last convolution.
+        channels: widths of the lift, of the two blocks, and of the last convolution.
         kernel_size: points of the kernels along each axis.
         field: makes the kernels' field from (dim, channels).
         shortcut_field: makes the field of the shortcuts' kernels, on the group alone.
         pool: whether to halve the resolution after the lift and after each block.
         dropout: probability to drop a channel inside the blocks.
-        head: "max", the maximum over group and space. Three ablations: "t2" takes the mean over the group and
-            convolves over space; "linear" maps all positions and elements at once; "mlp" does so in two layers with a
-            ReLU between. The authors' code has "linear". "linear" and "mlp" need ``size`` and ``partial=False``.
+        head: "max" for the maximum over group and space, or one of three ablations. "t2" takes the mean over the group
+            and convolves over space. "linear", as in the authors' code, is a linear map of all positions and elements;
+            "mlp" has two such layers with a ReLU between. Both need ``size`` and ``partial=False``.
         size: length of the input along each axis, for ``head="linear"`` and ``head="mlp"`` only.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
-        sample_in_eval: draw elements in evaluation too, as the authors' code does.
-        per_sample: draw elements for each sample in training rather than for each batch; for continuous groups. The
-            kernels are then sampled once for every sample (chapter 11, section 6).
+        sample_in_eval: whether to draw elements in evaluation too, as the authors' code does.
+        per_sample: whether training draws elements for each sample instead of each batch; for continuous groups.
+            Kernels are then sampled once for every sample (chapter 11, section 6).
 
     >>> import torch
     >>> net = PartialGCNN(1, 10, group=SO2(), samples=4, channels=(4, 4, 8, 8), kernel_size=5)
@@ -175,7 +175,7 @@ class PartialGCNN(_Partial):
         self.blocks = nn.ModuleList()
         width = channels[0]
         for wide, halve in zip(channels[1:3], pool[1:], strict=True):
-            # Where channels and elements do not change, the input itself is the shortcut.
+            # If channels and elements do not change, the input itself is the shortcut.
             needed = width != wide or partial or not group.finite
             shortcut = (
                 GroupConv(width, wide, group=group, field=shortcut_field, kernel_size=1, resample=False, bias=False)
@@ -236,22 +236,22 @@ class PartialGCNN(_Partial):
 
 
 class PartialGCNN13(_Partial):
-    """The "13-layer" network of chapter 11 (section 5.2): a lift, eight group convolutions, their mean, a linear map.
+    """The "13-layer" network of chapter 11, section 5.1: a lift, eight group convolutions, a mean and a linear map.
 
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
         group: the group.
-        samples: number of elements of a continuous group, mirrored ones included.
+        samples: number of elements of a continuous group, including reflected ones.
         partial: whether the subsets of the group are learned.
-        channels: width of the lift and of the first convolution; the others have twice as many.
+        channels: width of the lift and of the first convolution; the others are twice as wide.
         kernel_size: points of the kernels along each axis.
         field: makes the kernels' field from (dim, channels).
         dropout: probability to drop a channel after the 2nd, 5th and 8th convolution.
         reduction: "mean" over the elements of a convolution's input, or "sum" as in the authors' code.
-        sample_in_eval: draw elements in evaluation too, as the authors' code does.
-        per_sample: draw elements for each sample in training rather than for each batch; for continuous groups. The
-            kernels are then sampled once for every sample (chapter 11, section 6).
+        sample_in_eval: whether to draw elements in evaluation too, as the authors' code does.
+        per_sample: whether training draws elements for each sample instead of each batch; for continuous groups.
+            Kernels are then sampled once for every sample (chapter 11, section 6).
 
     >>> import torch
     >>> PartialGCNN13(1, 10, group=SO2(), samples=2, channels=4)(torch.randn(2, 1, 16, 16)).shape
@@ -299,7 +299,7 @@ class PartialGCNN13(_Partial):
         return signal
 
     def forward_head(self, features: Tensor | GroupSignal, *, pre_logits: bool = False) -> Tensor:
-        """Return predictions from a signal on the group, or its mean, which the last linear map reads."""
+        """Return predictions from a signal on the group, or its mean, the input of the last linear map."""
         pooled = self.head(features)
         return pooled if pre_logits else self.linear(pooled)
 

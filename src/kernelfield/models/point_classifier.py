@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["PointClassifier", "append_queries", "check_query_points", "in_time_order", "original_order"]
 
-#: norms over one position, or over the batch in training, with which no output depends on other queries
+#: norms that do not mix positions in evaluation, so that no output depends on other queries
 PER_POSITION = ("batch", "channel", "none")
 
 
@@ -34,12 +34,12 @@ class PointClassifier(ReadoutClassifier):
     def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
         r"""Return predictions for ``x``, in the order of its samples.
 
-        A dense network predicts ``at`` any coordinates, also between samples: (batch, out, queries). The input may be a
-        grid or points.
+        A dense network can predict ``at`` any coordinates, also between samples: (batch, out, queries). The input may
+        be on a grid or at points.
 
         Args:
             x: (batch, in, \*space) values, or (batch, length) ids of tokens.
-            mask: (batch, \*space) whether a sample was seen.
+            mask: (batch, \*space), True where a sample was seen.
             at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
             sampling: step, coords and density, as in the layers; for a :class:`~kernelfield.CCNN` also ``active``, the
                 part of each block to compute. Blocks beyond the last part are skipped.
@@ -47,7 +47,7 @@ class PointClassifier(ReadoutClassifier):
         features, mask, order = self._features(x, mask=mask, at=at, **sampling)
         if at is not None:
             return self.readout(features[..., -at.shape[-2] :])
-        if self.readout.kind == "last" and order is None:  # the last in time, wherever it is among the samples
+        if self.readout.kind == "last" and order is None:  # the readout takes the last sample, so sort them by time
             features, mask, _, _ = in_time_order(features, mask, sampling)
         y = self.readout(features, mask)
         return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
@@ -76,16 +76,16 @@ def append_queries(
 ) -> tuple[Tensor, Tensor | None, dict[str, Any]]:
     """Return values, mask and sampling arguments of the input's points, followed by query points without values.
 
-    Every layer computes outputs at all of them from the input's points alone, so no output depends on other queries. A
+    Every layer computes outputs at all points from the input's points alone, so no output depends on other queries. A
     signal on a grid becomes values at the grid's points.
 
     Args:
         x: (batch, channels, points) values, or (batch, channels, *space) on a grid if there are no ``coords``.
-        mask: (batch, points) or (batch, *space) whether a sample was seen, or None.
+        mask: (batch, points) or (batch, *space), True where a sample was seen, or None.
         at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
         dim: number of axes.
         norm: name of the network's norm; a norm over positions would mix queries and values.
-        readout: the network's readout, "dense".
+        readout: the network's readout, which must be "dense".
         coords: (batch, points, dim) or (points, dim) coordinates.
         step: sampling step.
         sampling: further arguments of the layers.
@@ -137,7 +137,7 @@ def check_query_points(at: Tensor, batch: int, dim: int, readout: str) -> None:
 
 
 def _may_wait(at: Tensor) -> bool:
-    """Return whether the host may read values: not while a graph is compiled, exported or captured."""
+    """Return whether the host may read values, which it must not while a graph is compiled, exported or captured."""
     if torch.compiler.is_compiling():
         return False
     return at.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
@@ -148,13 +148,13 @@ def in_time_order(
 ) -> tuple[Tensor, Tensor | None, dict[str, Any], Tensor | None]:
     """Return values, mask and sampling arguments sorted by time, and the order.
 
-    Samples at one time keep their order. Unseen samples come last, so that they enter no statistics of seen ones; a
-    cumulative norm makes their own outputs depend on all samples. Samples on a grid stay as they are, and so do
-    arguments that do not fit together, which the layers reject; the order is then None.
+    Samples at the same time keep their order. Unseen samples come last, so the statistics of seen samples do not
+    include them. (With a cumulative norm, outputs at unseen samples depend on all samples.) For samples on a grid, and
+    for arguments that do not fit together and that the layers will reject, nothing changes and the order is None.
 
     Args:
         x: (batch, channels, points) values.
-        mask: (batch, points) whether a sample was seen.
+        mask: (batch, points), True where a sample was seen, or None.
         sampling: coords (batch, points, 1) or (points, 1), density (batch, points), and other arguments of layers.
 
     >>> x, coords = torch.tensor([[[3.0, 1.0, 2.0]]]), torch.tensor([[3.0], [1.0], [2.0]])

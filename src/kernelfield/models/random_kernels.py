@@ -1,4 +1,4 @@
-"""A linear model of pooled responses to random continuous kernels: for small data sets, fitted in closed form."""
+"""A linear model on pooled responses to random continuous kernels, for small data sets; fitted in closed form."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ if TYPE_CHECKING:
 
 __all__ = ["RandomKernelNet", "RandomKernels"]
 
-#: a kernel reaches this many widths of its Gaussian to each side
+#: reach of a kernel to each side, in widths of its Gaussian
 REACH = 3.0
-#: largest number of averaged input values per axis that are features too, by the number of axes
+#: largest number of averaged input values per axis that serve as features, by number of axes
 MAX_VALUES = {1: 2048, 2: 32, 3: 10}
-#: margin by which a response must exceed a threshold, since responses to a constant signal are rounding errors
+#: margin by which a response must exceed a threshold, because responses to a constant signal are rounding errors
 MARGIN = 1e-6
 #: largest number of responses in memory at a time
 CHUNK = 1 << 28
 
 
 class RandomKernels(nn.Module):
-    r"""Pooled responses to random kernels of many widths; the kernels are drawn once and not trained.
+    r"""Pooled responses to random kernels of many widths. The kernels are drawn once and not trained.
 
-    A kernel is a random field under a Gaussian, with zero mean and unit norm; its width is one of a geometric series
-    from half a step to an eighth of the input:
+    A kernel is a random field under a Gaussian, with zero mean and unit norm. Widths form a geometric series from half
+    a step to an eighth of the input:
 
     .. math:: \psi_k(x) \propto \mathrm{field}_k(x / \sigma_k)\, e^{-|x|^2 / 2 \sigma_k^2}, \qquad
         r_k = \sum_c s_{kc}\, (\psi_k * x_c)
@@ -90,7 +90,7 @@ class RandomKernels(nn.Module):
         for level in range(self.levels):
             kernel = self.get_buffer(f"kernel_{level}").to(x.dtype)
             for axis, length in enumerate(x.shape[2:], start=2):
-                # Beyond the length of a short input, to each side, a kernel meets zeros only.
+                # Kernel points at offsets beyond a short input's length would only meet padding.
                 beyond = max(0, kernel.shape[axis] // 2 - (length - 1))
                 kernel = kernel.narrow(axis, beyond, kernel.shape[axis] - 2 * beyond)
             yield conv(x, kernel)
@@ -99,7 +99,7 @@ class RandomKernels(nn.Module):
     def draw_biases(self, x: Tensor, mask: Tensor | None = None) -> None:
         """Take the thresholds of each kernel from its responses to one of the samples ``x`` (n, in, *space).
 
-        They are quantiles at multiples of the golden ratio modulo 1, which spreads those of all kernels evenly.
+        They are quantiles at multiples of the golden ratio modulo 1, which spreads the quantiles of all kernels evenly.
         """
         each = self.biases.shape[1]
         drawn: list[Tensor] = []
@@ -124,7 +124,10 @@ class RandomKernels(nn.Module):
             yield [responses[i, k][s].flatten() for k, (i, s) in enumerate(zip(picks, seen, strict=True))]
 
     def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return (batch, kernels · (biases + 1)) features of ``x``; positions where ``mask`` is False do not count."""
+        """Return (batch, kernels · (biases + 1)) features of ``x``.
+
+        Statistics leave out positions where ``mask`` is False; ``x`` must be zero there, since kernels reach over them.
+        """
         per_sample = len(self.biases) * x[0, 0].numel()
         if len(x) > 1 and len(x) * per_sample > CHUNK:
             half = len(x) // 2
@@ -151,7 +154,7 @@ def _masked_maximum(x: Tensor, seen: Tensor) -> Tensor:
 
 
 class RandomKernelNet(nn.Module):
-    """Features of :class:`RandomKernels` and the values themselves, standardised, and a linear map of both.
+    """A linear map of standardised features: those of :class:`RandomKernels` and the input values themselves.
 
     :class:`kernelfield.sklearn.RandomKernelClassifier` fits the linear map in closed form.
 
@@ -195,7 +198,7 @@ class RandomKernelNet(nn.Module):
     def _values(self, x: Tensor, mask: Tensor | None) -> Tensor:
         """Return the values at fixed positions; a series that ends early is stretched to the full length.
 
-        The values of a series do not depend on the padding that the other series of its batch require.
+        The values of a series do not depend on its padding, and so not on the other series of its batch.
         """
         if x.dim() == 3 and (mask is not None or x.shape[2] < self.values_size[0]):
             x = _resized(x, x.new_ones(len(x), x.shape[2]).bool() if mask is None else mask, self.values_size[0])

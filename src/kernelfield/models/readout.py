@@ -1,4 +1,4 @@
-"""The ends of a network: embeddings, pooling, and the last linear map."""
+"""Embeddings, pooling and last linear maps of networks."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..layers.pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
 __all__ = ["PAIR", "READOUTS", "Embedding", "Readout", "check_norm"]
 
 READOUTS = ("mean", "last", "dense")
-#: a prediction for two inputs together
+#: readout that makes one prediction for two inputs
 PAIR = "pair"
 
 
@@ -21,14 +21,14 @@ def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, di
     """Return the norm of a network; raise a ValueError if the norm would break causality.
 
     A causal network with a dense readout predicts each position from the positions up to it. A norm over all positions
-    would leak later ones: a language model would see the characters it has to predict.
+    would leak later ones: a language model would see the characters that it has to predict.
 
     Args:
         norm: name of the norm, as in :func:`kernelfield.layers.make_norm`; None for the default.
         causal: whether the convolutions are causal.
         readout: kind of the readout.
-        default: norm of networks that are not causal; causal ones use "cumulative" instead if it looks ahead.
-        dim: number of spatial dimensions; "cumulative" needs a line.
+        default: default norm; causal networks use "cumulative" instead if it looks ahead.
+        dim: number of spatial dimensions; "cumulative" needs dim 1.
 
     >>> check_norm(None, causal=True, readout="dense", default="layer")
     'cumulative'
@@ -45,7 +45,7 @@ def check_norm(norm: str | None, *, causal: bool, readout: str, default: str, di
             f"others look ahead; got {norm!r}"
         )
     if norm == "cumulative" and dim != 1:
-        raise ValueError(f"norm must not be 'cumulative' for dim={dim}: only positions on a line have an order")
+        raise ValueError(f"norm must not be 'cumulative' for dim={dim}, got {norm!r}: only dim 1 has a past")
     return norm
 
 
@@ -84,9 +84,9 @@ class Readout(nn.Module):
     Args:
         channels: channels of the features.
         out_channels: number of predictions.
-        kind: "mean" pools over all positions, "last" reads the last one, "dense" predicts at every position. "pair"
-            pools like "mean", takes the two halves of the batch as inputs X₁ and X₂ of each sample, and maps
-            [X₁, X₂, X₁·X₂, X₁ - X₂] through two layers (chapter 6, the task Retrieval).
+        kind: "mean" averages over all positions, "last" reads the last one, "dense" predicts at every position. "pair"
+            averages, takes the two halves of the batch as features X₁ and X₂ of each sample, and maps
+            [X₁, X₂, X₁·X₂, X₁ - X₂] through two layers (Retrieval in chapter 6).
         weight: (out_channels, channels) parameter to share, such as an embedding's.
         gain: weights are drawn from N(0, gain²/channels); √2 as in chapters 3 and 5.
 
@@ -137,13 +137,13 @@ class Readout(nn.Module):
         pooled = self.pool(x.flatten(2), None if mask is None else mask.flatten(1))
         if self.compare is not None:
             first, second = pooled.chunk(2)
-            # Interleaved by channel, so that a wider network's first columns belong to its first channels.
+            # Interleaved by channel, so the first columns belong to the first channels in a wider network too.
             both = torch.stack([first, second, first * second, first - second], dim=2).flatten(1)
             pooled = nn.functional.gelu(self.compare(both.unsqueeze(-1)).squeeze(-1))
         return pooled
 
     def reset(self, out_channels: int) -> None:
-        """Replace the linear map by a fresh one for ``out_channels`` predictions, or by the identity for 0."""
+        """Replace the linear map by a new one for ``out_channels`` predictions, or by the identity for 0."""
         if self.tied:
             raise ValueError(
                 f"num_classes must stay {self.out_channels}: the classifier shares the weight of the embedding, "
@@ -153,7 +153,7 @@ class Readout(nn.Module):
         self.linear = Pointwise(self.channels, out_channels, gain=self.gain) if out_channels else nn.Identity()
 
     def pool(self, x: Tensor, seen: Tensor | None) -> Tensor:
-        """Return the mean of ``x`` (batch, channels, positions) over positions that were seen, or the last of them."""
+        """Return the mean of ``x`` (batch, channels, positions) over seen positions, or the last of these."""
         if self.kind == "last":
             if seen is None:
                 return x[..., -1]

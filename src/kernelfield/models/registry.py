@@ -1,4 +1,4 @@
-"""Named configurations of networks, and fields, masks, groups and networks by name, as recipes give them."""
+"""Named configurations of networks, and look-up of fields, masks, groups and networks by the names in recipes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Configuration:
-    """A named configuration: a network's class, or any function that builds one, and its arguments.
+    """The function and arguments that build a named network.
 
     Args:
-        build: builds the network from keyword arguments.
+        build: a network's class, or a function that builds the network from keyword arguments.
         arguments: the arguments of this configuration; callers of :func:`create_model` add to them or override them.
-        summary: one line: the network and its chapter.
+        summary: the network and its chapter, in one line.
     """
 
     build: Callable[..., nn.Module]
@@ -47,14 +47,31 @@ _CONFIGURATIONS: dict[str, Configuration] = {}
 
 @checked(name=TEXT, build=MAKER, summary=TEXT)
 def register(name: str, build: Callable[..., nn.Module], summary: str, **arguments: Any) -> None:
-    """Register ``build`` with ``arguments`` under a name."""
+    """Register a network under a name for :func:`create_model`.
+
+    Args:
+        name: a new name.
+        build: the network's class, or a function that builds the network from keyword arguments.
+        summary: the network and its chapter, in one line.
+        arguments: arguments of ``build``.
+
+    >>> from kernelfield import CCNN
+    >>> register("small_ccnn", CCNN, "a CCNN of one block", channels=8, blocks=1)
+    >>> len(create_model("small_ccnn", in_channels=1, out_channels=2, size=16).blocks)
+    1
+    >>> _ = _CONFIGURATIONS.pop("small_ccnn")
+    """
     if name in _CONFIGURATIONS:
         raise ValueError(f"name must not be registered yet, got {name!r}")
     _CONFIGURATIONS[name] = Configuration(build, arguments, summary)
 
 
 def configuration(name: str, *, argument: str = "name") -> Configuration:
-    """Return the named configuration. Error messages call the name ``argument``.
+    """Return a configuration by name.
+
+    Args:
+        name: name of the configuration.
+        argument: name of the argument in error messages.
 
     >>> configuration("ccnn_4_410")
     Traceback (most recent call last):
@@ -74,19 +91,20 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
 
 @checked(name=TEXT, num_classes=Int(1) | None)
 def create_model(name: str, *, pretrained: bool = False, num_classes: int | None = None, **overrides: Any) -> nn.Module:
-    """Build a named network, with ``overrides`` of its arguments, fresh or with pretrained weights.
+    """Build a network by name, newly initialised or with pretrained weights.
 
     Fields, masks and groups may be given by name, with or without arguments: ``field="SIREN"``,
     ``mask="GaussianMask(sigma=0.1)"``, ``group="Cyclic(4)"``.
 
     Args:
-        name: one of :func:`list_models`; or MODEL.TAG, one of ``list_models(pretrained=True)``, which has the arguments
-            of that weight.
-        pretrained: load the weights of that tag, or of the model's default tag. The network is in training mode, as
-            a fresh one; its ``pretrained_config`` holds recipe, preprocessing, classes and score of the weight.
+        name: one of :func:`list_models`, or MODEL.TAG of ``list_models(pretrained=True)`` for a network with the
+            arguments of that weight.
+        pretrained: whether to load the weights of that tag, or of the model's default tag. The network is in training
+            mode, like any new network. Its ``pretrained_config`` holds recipe, preprocessing, classes and score of the
+            weight.
         num_classes: number of classes, another name of ``out_channels``. If a weight has another number, all its
-            tensors but the classifier's are loaded.
-        overrides: arguments of the network.
+            tensors except the classifier's are loaded.
+        overrides: arguments of the network that replace those of its configuration.
 
     >>> net = create_model("ccnn_4_140", dim=1, size=784, in_channels=1, out_channels=10)
     >>> sum(p.numel() for p in net.parameters())
@@ -112,7 +130,7 @@ def create_model(name: str, *, pretrained: bool = False, num_classes: int | None
     arguments = resolve_parts({**chosen.arguments, **overrides})
     _check_arguments(name, chosen.build, arguments, list(overrides))
     network = chosen.build(**arguments)
-    # From this save_pretrained can rebuild the network. In vars, because nn.Module declares its attributes.
+    # save_pretrained needs this. Set through vars, because nn.Module declares its attributes to be tensors and modules.
     plain = {key: value for key, value in overrides.items() if _is_plain(value)}
     omitted = [key for key in overrides if key not in plain]
     vars(network)["model_config"] = {"model": name, "arguments": plain, "omitted": omitted}
@@ -120,7 +138,7 @@ def create_model(name: str, *, pretrained: bool = False, num_classes: int | None
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether JSON can hold a value."""
+    """Return whether JSON can represent a value."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (bool, int, float, str))
@@ -156,7 +174,11 @@ def options_of(name: str) -> dict[str, Any]:
 
 @checked(pattern=TEXT)
 def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
-    """Return the names that match ``pattern``, sorted; with ``pretrained`` those of weights, MODEL.TAG.
+    """Return the sorted names of networks, or of pretrained weights.
+
+    Args:
+        pattern: pattern that the names match, with * and ? as in file names.
+        pretrained: whether to list weights, MODEL.TAG, instead of networks.
 
     >>> list_models("ccnn_?_??")
     ['ccnn_4_16', 'ccnn_4_32', 'ccnn_4_48']
@@ -170,7 +192,7 @@ def list_models(pattern: str = "*", *, pretrained: bool = False) -> list[str]:
     return sorted(name for name in _CONFIGURATIONS if fnmatch(name, pattern))
 
 
-#: arguments of networks that may be given by name: the module that has the names, and their base class
+#: arguments of networks that may be given by name, with the module of the names and their base class
 _PARTS: dict[str, tuple[Any, type]] = {
     "field": (fields, fields.Field),
     "shortcut_field": (fields, fields.Field),
@@ -259,9 +281,12 @@ def _class(name: str, written: str) -> Any:
 def import_network(name: str) -> type[nn.Module]:
     """Import a network's class by ``package.module:Class`` and register it under that name.
 
-    A name in a recipe or in the folder of a run never imports anything by itself: importing runs code. The commands
-    call this for the recipe that you pass to ``train``, and for ``--import``; in Python, call it before you load a run
-    that was trained with such a network.
+    Importing runs code, so a name in a recipe or in the folder of a run never imports anything by itself. The command
+    line calls this function for the recipe that you pass to ``train`` and for ``--import``. In Python, call it before
+    you load a run that was trained with such a network.
+
+    Args:
+        name: ``package.module:Class`` of a :class:`torch.nn.Module`.
 
     >>> import_network("torch.nn:Identity")
     <class 'torch.nn.modules.linear.Identity'>

@@ -1,4 +1,4 @@
-"""Wavelet networks for raw time series, and the plain networks they are derived from (chapter 10)."""
+"""Wavelet networks for raw time series, and the plain networks that they extend (chapter 10)."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from .._kinds import BOOL, MOST, POSITIVE, RATE, Choice, Int, ListOf, Number, is
 from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale
+from ..layers import seen_only
 from ..ops import resample
 from .classifier import HeadClassifier
 from .registry import register
@@ -27,7 +28,7 @@ HEADS = ("conv", "dense", "linear")
 
 
 class WaveletNet(HeadClassifier):
-    r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 4 and 5).
+    r"""A network on raw time series, equivariant to translation and scale (chapter 10, sections 5 and 6).
 
     It consists of a lifting convolution to a window of dilations, convolutions on translations and dilations, and a
     head that pools over time and takes the maximum over dilations. Every convolution is followed by a norm, ReLU and
@@ -42,12 +43,12 @@ class WaveletNet(HeadClassifier):
         in_channels: channels of the input.
         out_channels: number of predictions.
         stages: the convolutions in order; the first one is the lifting convolution.
-        scales: number of dilations after lifting; 0 for a plain network; None for those whose kernel is no longer than
-            an input of ``size`` samples.
+        scales: number of dilations after lifting; 0 for a plain network; None for all dilations whose kernel is no
+            longer than an input of ``size`` samples.
         base: ratio of one dilation to the next.
         field: field of the kernels on dilations.
-        head: "conv": the mean over time, a convolution of one point and the maximum over dilations. "dense": the
-            maximum over dilations and linear maps of six time steps. "linear": the maximum over dilations, the mean
+        head: "conv" for the mean over time, a convolution of one point and the maximum over dilations; "dense" for the
+            maximum over dilations and linear maps of six time steps; "linear" for the maximum over dilations, the mean
             over time and one linear map.
         head_interactions: number of dilations that the convolution of the head spans.
         hidden: widths of the hidden layers of a dense head.
@@ -89,13 +90,13 @@ class WaveletNet(HeadClassifier):
         super().__init__()
         stages = [Stage(*stage) for stage in stages]
         for stage in stages:
-            # A kernel is stretched from its middle point, which only odd sizes have.
+            # Kernels are dilated around their middle point, and only odd sizes have one.
             if stage.kernel_size < 1 or (scales != 0 and stage.kernel_size % 2 == 0):
                 raise ValueError(f"stages must have positive kernel sizes, and odd ones with scales, got {stage}")
         group: Scale | None = None
         if scales is None:
             if size is None:
-                raise ValueError("size must be given for scales=None, which derives them from it, got None")
+                raise ValueError("size must be given for scales=None, which derives the scales from it, got None")
             group = Scale.fitting(size, stages[0].kernel_size, base)
         elif scales:
             group = Scale(scales, base)
@@ -121,7 +122,7 @@ class WaveletNet(HeadClassifier):
         Args:
             x: the signals.
             step: their sampling step, in training steps.
-            mask: (batch, time) true where observed; the rest is set to zero.
+            mask: (batch, time), True where a sample was seen; values elsewhere, which may be NaN, are set to zero.
         """
         return self.head(self.forward_features(x, step=step, mask=mask))
 
@@ -130,7 +131,7 @@ class WaveletNet(HeadClassifier):
         if x.dim() != 3 or x.shape[1] != self.in_channels:
             raise ValueError(f"x must have shape (batch, {self.in_channels}, time), got {tuple(x.shape)}")
         if mask is not None:
-            x = x * mask.unsqueeze(1).to(x.dtype)
+            x = seen_only(x, mask)
         if step != 1:
             length = x.shape[-1] * step
             if not is_symbolic(x.shape[-1]) and length > MOST:
@@ -158,10 +159,10 @@ def levels(
 
     Args:
         channels: channels of the stem and of the first level.
-        counts: convolutions (or blocks) in each level; between levels the signal is pooled by 4.
+        counts: number of convolutions, or blocks, in each level; between levels the signal is pooled by 4.
         first: kernel size of the stem.
         residual: whether levels consist of residual blocks.
-        last_pool: pooling after the last level.
+        last_pool: factor of the pooling after the last level.
     """
     stages = [Stage(channels, first, stride=4, pool=4)]
     for level, count in enumerate(counts):

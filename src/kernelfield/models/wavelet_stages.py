@@ -1,4 +1,4 @@
-"""Stages and heads of the networks of chapter 10, on a time axis alone or on time and dilations."""
+"""Stages and heads of the networks of chapter 10, on time alone or on time and dilations."""
 
 from __future__ import annotations
 
@@ -22,17 +22,20 @@ __all__ = ["ConvLayer", "Head", "ResidualBlock", "Stage"]
 
 
 class Stage(NamedTuple):
-    """One convolution (or residual block of two) of a network, with its norm, ReLU and pooling.
+    """A description of one convolution, or residual block of two, with its norm, ReLU and pooling.
 
     Args:
         channels: output channels.
         kernel_size: points of the kernel at dilation 1.
-        interactions: number of dilations that the kernel spans; outputs that lack some of them are dropped.
-        stride: stride of the convolution; on dilations, max-pooling directly after it.
+        interactions: number of dilations that the kernel spans; outputs that lack some of their inputs are dropped.
+        stride: stride of a plain convolution; on dilations, the factor of max-pooling directly after the convolution.
         pool: size of the max-pooling at the end.
         residual: whether it is a block of two convolutions.
         dropout: dropout rate at the end.
-        bias: whether the plain convolution has a bias.
+        bias: whether a plain convolution has a bias; convolutions on dilations have none.
+
+    >>> Stage(16, stride=4).kernel_size
+    3
     """
 
     channels: int
@@ -46,7 +49,7 @@ class Stage(NamedTuple):
 
 
 class ConvLayer(nn.Module):
-    """A convolution, norm, ReLU and pooling."""
+    """A convolution followed by norm, ReLU and pooling."""
 
     def __init__(
         self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
@@ -67,7 +70,7 @@ class ConvLayer(nn.Module):
 
 
 class ResidualBlock(nn.Module):
-    """Two convolutions and a shortcut without parameters; then norm of the sum, ReLU and pooling."""
+    """Two convolutions and a shortcut without parameters, whose sum passes norm, ReLU and pooling."""
 
     def __init__(
         self, width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], eps: float, *, lift: bool
@@ -93,7 +96,7 @@ class ResidualBlock(nn.Module):
 
 
 class Head(nn.Module):
-    """Map features to predictions."""
+    """A module that maps features to predictions; see :class:`WaveletNet`."""
 
     #: number of time steps that a dense head reads
     TIMES = 6
@@ -124,7 +127,7 @@ class Head(nn.Module):
         self.linear = nn.ModuleList(nn.Linear(a, b) for a, b in pairwise(widths))
 
     def reset(self, out: int) -> None:
-        """Replace the last map by a fresh one for ``out`` predictions, or by the identity for 0."""
+        """Replace the last map by a new one for ``out`` predictions, or by the identity for 0."""
         self.out_channels = out
         if self.kind != "conv":
             self.linear[-1] = nn.Linear(self.hidden_size, out) if out else nn.Identity()
@@ -158,7 +161,7 @@ class Head(nn.Module):
 def make_conv(
     width: int, stage: Stage, group: Scale | None, field: Callable[..., Field], lift: bool
 ) -> tuple[nn.Module, Scale | None]:
-    """Return a convolution, and the window of dilations of its output; None for a plain one."""
+    """Return a convolution and the window of dilations of its output, which is None for a plain convolution."""
     if group is None:
         conv = nn.Conv1d(
             width, stage.channels, stage.kernel_size, stage.stride, padding=stage.kernel_size // 2, bias=stage.bias

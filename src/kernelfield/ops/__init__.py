@@ -1,11 +1,11 @@
-"""Operators: pure functions of tensors, without parameters; each fast path beside a readable reference.
+"""Operators: pure functions of tensors, without parameters, each with a readable reference beside its fast paths.
 
 Each operator is a folder. Its ``__init__`` has the function and chooses a path, ``reference`` is the readable formula,
-and ``triton/`` has the GPU kernels. Begin with ``conv/``; the others are ``resample/``, ``points/``, ``fused/``,
+and ``triton/`` has the GPU kernels. Read ``conv/`` first; the others are ``resample/``, ``points/``, ``fused/``,
 ``fieldnet/``, ``attention/``, ``attentive/``, and the file ``filter_bank``. Shared parts:
 
-- ``backend`` decides whether Triton kernels run, and turns them off; ``triton_probe`` tries one;
-- ``autograd`` and ``graph_cache``: gradients of every order, and tables that CUDA graphs may read;
+- ``backend`` decides whether Triton kernels run and can turn them off; ``triton_probe`` runs one as a test;
+- ``autograd`` has gradients of every order, ``graph_cache`` has tables that CUDA graphs may read;
 - ``calibration/`` measures the costs by which ``conv/cost`` chooses a method;
 - ``architectures``, ``launch_sizes``, ``precompile``: limits of GPUs, launch grids, kernels compiled ahead of time.
 """

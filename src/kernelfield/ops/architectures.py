@@ -1,6 +1,6 @@
 """Resource limits of GPU architectures, and the types that their tensor cores multiply.
 
-These limits decide the plans of tensor-core kernels, so plans can be made and tested for a GPU that is not present.
+Plans of tensor-core kernels depend on these limits only, so plans for a GPU can be made and tested without it.
 The numbers come from NVIDIA's tables of compute capabilities.
 """
 
@@ -19,11 +19,11 @@ class Architecture:
     """Limits of one compute capability.
 
     Args:
-        capability: major and minor number.
-        shared_bytes: most shared memory of one program, in bytes.
-        threads: threads that a multiprocessor holds at once.
-        registers: 32-bit registers of a multiprocessor, also the limit of one program.
-        thread_registers: most registers of one thread.
+        capability: major and minor version.
+        shared_bytes: largest shared memory of one program, in bytes.
+        threads: number of threads that a multiprocessor can hold.
+        registers: number of 32-bit registers of a multiprocessor, also the limit of one program.
+        thread_registers: largest number of registers of one thread.
     """
 
     capability: tuple[int, int]
@@ -59,7 +59,7 @@ ARCHITECTURES = {
 
 
 def architecture(capability: tuple[int, int]) -> Architecture:
-    """Return the limits of a compute capability; for an unknown one, those of the next older one.
+    """Return the limits of a compute capability, or of the next older one if it is unknown.
 
     >>> architecture((8, 6)).shared_bytes // 1024
     99
@@ -79,7 +79,7 @@ def _of_gpu(device: torch.device) -> Architecture:
 
 
 def architecture_of(device: torch.device) -> Architecture:
-    """Return the limits of a GPU; those of an H200 on a CPU, where an interpreter runs the kernels.
+    """Return the limits of a GPU; for a CPU, where an interpreter runs the kernels, those of an H200.
 
     >>> str(architecture_of(torch.device("cpu")))
     'sm_90'

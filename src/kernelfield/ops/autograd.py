@@ -1,16 +1,16 @@
-r"""Autograd functions of operators, with little overhead per call and derivatives of every order.
+r"""Autograd functions for operators, with little overhead per call and derivatives of every order.
 
 Convolution is bilinear, and so are its two gradients:
 
 .. math::
     y = C(x, k), \qquad \bar x = C_x(\bar y, k), \qquad \bar k = C_k(\bar y, x).
 
-The gradients of :math:`(C_x, C_k)` are again these three, so two operators that call each other give derivatives of
-every order, and keep nothing but the input and the kernel.
+The gradients of :math:`(C_x, C_k)` are again these three. Two operators that call each other therefore give derivatives
+of every order and save only the input and the kernel.
 
-Under torch.compile and torch.export both are custom operators, which are not traced into: they receive real tensors
-and choose a method by their lengths. In eager mode they are autograd functions, because the dispatch of a custom
-operator takes as long as a small convolution.
+Under torch.compile and torch.export both are custom operators. The compiler does not trace into them, so they receive
+real tensors and choose a method by their lengths. In eager mode they are autograd functions, because the dispatch of a
+custom operator takes as long as a small convolution.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ __all__ = ["EagerFunction", "bilinear", "grads_by_formula"]
 
 
 class EagerFunction(Function):
-    """An autograd function that is called outside of :mod:`torch.func` transforms and compilers.
+    """An autograd function with a faster ``apply``, for calls outside of :mod:`torch.func` transforms and compilers.
 
-    ``Function.apply`` checks every argument for tensors of a transform that has ended. A training step calls operators
-    many times, and they never receive such tensors, so they skip the check.
+    ``Function.apply`` checks every argument for tensors of a transform that has ended. Operators never receive such
+    tensors and are called many times in a training step, so they skip the check.
 
     >>> class Double(EagerFunction):
     ...     @staticmethod
@@ -61,12 +61,12 @@ def grads_by_formula(
     """Return the gradients of ``formula`` at ``inputs``, as a graph that can be differentiated again.
 
     Args:
-        formula: computes the same as the fast function, from operations that have derivatives of every order.
-        inputs: its arguments; None for an argument that is absent.
-        grad: the gradient of its result.
+        formula: a function with the same result as the fast one, made of operations with derivatives of every order.
+        inputs: arguments of the formula; None for an argument that is not given.
+        grad: gradient of the result.
 
     Returns:
-        A gradient for each input; None if it needs none.
+        A gradient for each input, or None if the input does not require one.
 
     >>> x = torch.tensor([2.0], requires_grad=True)
     >>> (g,) = grads_by_formula(lambda x: x**3, [x], torch.ones(1))
@@ -74,7 +74,7 @@ def grads_by_formula(
     (tensor([12.]),)
     """
     with torch.enable_grad():
-        # Use aliases: otherwise the gradient of an input would include its path through another input computed from it.
+        # With aliases, the gradient of an input does not include its path through other inputs computed from it.
         own = [None if t is None else t.view_as(t) for t in inputs]
         wanted = [t for t in own if t is not None and t.requires_grad]
         found = iter(torch.autograd.grad(formula(*own), wanted, grad, create_graph=True, allow_unused=True))
@@ -87,7 +87,7 @@ def bilinear(  # noqa: C901
     """Return ``conv`` as a differentiable function of (x, kernel, causal, periodic, groups).
 
     Args:
-        name: of the custom operators, ``kernelfield::name`` and ``kernelfield::name_grads``.
+        name: name of the custom operators, ``kernelfield::name`` and ``kernelfield::name_grads``.
         conv: (x, kernel, causal, periodic, groups) -> y.
         grads: (grad, x, kernel, needs, causal, periodic, groups) -> both gradients. ``needs`` is a pair of
             bools, for x and for the kernel; a gradient that is not needed is empty.
@@ -166,19 +166,19 @@ def bilinear(  # noqa: C901
         if ctx.need_kernel:
             terms.append(convolve(x, to_kernel, *ctx.options))
         to_grad = terms[0] + terms[1] if len(terms) == 2 else terms[0]
-        # Only C_k reads x and only C_x reads the kernel: the same pair of gradients, with the cotangents swapped in.
+        # Only C_k reads x and only C_x reads the kernel, so this is the same pair with the cotangents swapped in.
         v = to_x if ctx.need_x else x
         w = to_kernel if ctx.need_kernel else kernel
         second_x, second_kernel = gradients(grad, v, w, ctx.need_kernel, ctx.need_x, *ctx.options)
         return to_grad, second_x if ctx.need_kernel else None, second_kernel if ctx.need_x else None, *(None,) * 5
 
-    # Gradients of a custom operator are custom operators too, even in a trace that torch.compiler does not know of.
+    # Gradients of a custom operator are custom operators too, also in traces in which is_compiling() is False.
     conv_op.register_autograd(partial(conv_backward, gradients=grads_op), setup_context=save_conv)
     second = partial(grads_backward, convolve=conv_op, gradients=grads_op)
     grads_op.register_autograd(second, setup_context=save_grads)
 
     class _Conv(EagerFunction):
-        # No ``setup_context``: torch would read the signature of ``forward`` at every call.
+        # Without ``setup_context``, with which torch would read the signature of ``forward`` at every call.
 
         @staticmethod
         def forward(ctx: Any, x: Tensor, kernel: Tensor, *options: Any) -> Tensor:

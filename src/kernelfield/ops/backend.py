@@ -1,12 +1,12 @@
-"""The one place that decides about fast paths: where Triton kernels run, and the switch that turns them off.
+"""The choice between Triton kernels and torch operations, and the switch that turns Triton off.
 
 Every operator has a torch path. Some also have Triton kernels, which compute the same on a GPU in less time, and call
-:func:`use_triton` to choose between the two. Triton is not imported before a kernel is needed, so the package works
-without it. A convolution has more than two ways: :mod:`kernelfield.ops.conv.cost` compares their costs, and counts
-Triton only where this module allows it.
+:func:`use_triton` to choose between the two. Triton is imported only when a kernel is needed, so the package works
+without it. A convolution has more than two methods: :mod:`kernelfield.ops.conv.cost` compares their costs, and includes
+Triton only if this module allows it.
 
 ``KERNELFIELD_FAST=0`` in the environment turns all Triton kernels off; :func:`use_fast_paths` does so from Python.
-``TRITON_INTERPRET=1`` runs the kernels on a CPU, slowly, which is how they are tested.
+``TRITON_INTERPRET=1`` runs the kernels on a CPU, slowly, for tests.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ SINGLE_OR_HALF = (torch.float32, torch.bfloat16, torch.float16)
 
 _DEFAULT = os.environ.get("KERNELFIELD_FAST") != "0"
 _enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAULT)
-#: devices that may run Triton kernels, the CPU through an interpreter
+#: devices that can run Triton kernels; the CPU uses an interpreter
 _WITH_KERNELS = ("cuda", "cpu")
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
 class use_fast_paths:  # noqa: N801
-    """Turn all Triton kernels on or off: from now on, or inside a ``with`` block.
+    """Turn all Triton kernels on or off, from now on or inside a ``with`` block.
 
-    The setting belongs to the current thread (to the current :mod:`contextvars` context), like
-    :class:`torch.set_grad_enabled`. The environment variable ``KERNELFIELD_FAST=0`` turns the kernels off in all
-    threads. A backward pass takes the path that its forward pass took.
+    Like :class:`torch.set_grad_enabled`, the setting applies to the current thread (to the current :mod:`contextvars`
+    context). The environment variable ``KERNELFIELD_FAST=0`` turns the kernels off in all threads. A backward pass
+    takes the path that its forward pass took.
 
     Args:
         enabled: whether operators may use Triton kernels.
@@ -69,12 +69,12 @@ class use_fast_paths:  # noqa: N801
 
 def fast_paths() -> bool:
     """Return whether the environment and :func:`use_fast_paths` allow Triton kernels."""
-    # A compiled graph outlives the setting under which it was traced: operators inside it ask again when they run.
+    # A compiled graph outlives the setting under which it was traced, so its operators check again when they run.
     return _DEFAULT if torch.compiler.is_compiling() else _enabled.get()
 
 
 def unavailable(device: torch.device) -> str | None:
-    """Return why Triton kernels do not run on a device, as a clause that follows "which", or None if they do.
+    """Return the reason why Triton kernels do not run on a device, as a clause that follows "which", or None.
 
     >>> with use_fast_paths(False):
     ...     unavailable(torch.device("cuda"))
@@ -92,14 +92,14 @@ def unavailable(device: torch.device) -> str | None:
 
 
 def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> bool:
-    """Return whether an operator computes with Triton kernels on a tensor such as ``x``.
+    """Return whether an operator uses Triton kernels for a tensor such as ``x``.
 
     It does on a GPU, or in Triton's interpreter, if the switch is on and the kernels run there. Traced code
-    (``torch.compile``, ``torch.export``, ``torch.func``) takes the torch path, which a compiler fuses by itself.
+    (``torch.compile``, ``torch.export``, ``torch.func``) takes the torch path, which a compiler fuses itself.
 
     Args:
         x: the signal.
-        dtypes: those that the operator's kernels take.
+        dtypes: dtypes that the operator's kernels accept.
 
     >>> use_triton(torch.zeros(3, dtype=torch.float64))
     False
@@ -112,22 +112,22 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     if not _enabled.get() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return False
     if not _HAS_TRITON or x.device.type not in _WITH_KERNELS:
-        return unavailable(x.device) is None  # which warns of a missing Triton
+        return unavailable(x.device) is None  # this warns if Triton is missing
     found = _running.get(x.device) if on_gpu else True
     return _kernels_run(x.device) if found is None else found
 
 
 def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
-    """Return ``function(*arguments)``, keeping only the arguments: the backward pass computes it again.
+    """Return ``function(*arguments)`` and save only the arguments; the backward pass computes the result again.
 
-    The backward pass takes the same path, fast or not, although autograd runs it in another thread.
+    The backward pass uses the same setting of :func:`use_fast_paths`, although autograd runs it in another thread.
 
     >>> x = torch.ones(3, requires_grad=True)
     >>> recompute(torch.exp, x).sum().backward()
     >>> torch.equal(x.grad, x.exp())
     True
     """
-    # Checkpoints fail inside torch.func's transforms, which keep what they need themselves.
+    # Checkpoints fail inside torch.func's transforms, which save their intermediate results themselves.
     if not torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return function(*arguments)
     if torch.compiler.is_compiling():
@@ -157,15 +157,13 @@ def _kernels_run(device: torch.device) -> bool:
     if found is not None:
         return found
     if torch.cuda.is_current_stream_capturing():
-        return True  # a probe would become part of the graph
+        return True  # a test launch would become part of the graph
     try:
         from .triton_probe import probe  # noqa: PLC0415
 
         probe(device)
         _running[device] = True
     except Exception as error:
-        warnings.warn(
-            f"Triton kernels do not run on {device}; torch operations take their place: {error}", stacklevel=4
-        )
+        warnings.warn(f"Triton kernels do not run on {device}, so torch operations replace them: {error}", stacklevel=4)
         _running[device] = False
     return _running[device]

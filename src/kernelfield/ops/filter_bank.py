@@ -1,6 +1,6 @@
 r"""Convolution of one signal with a bank of kernels of different lengths (chapter 10).
 
-A bank of dilated kernels holds short and long ones. Each is computed by the cheapest of three paths:
+A bank of dilated kernels contains short and long ones. Each is computed by the cheapest of three methods:
 
 - a sum over its points, for short kernels;
 - a product of spectra, for long kernels, which share one transform of the signal;
@@ -8,7 +8,7 @@ A bank of dilated kernels holds short and long ones. Each is computed by the che
 
   .. math:: \sum_i w_i B^n(t/s - i) = \big(B^n(\cdot/s) * \textstyle\sum_i w_i\, \delta_{s i}\big)(t),
 
-  that is, a smoothing of every channel and a sum over the coefficients, whose number does not grow with the dilation.
+  which smooths every channel and then sums over the coefficients, whose number does not grow with the dilation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Dilated(NamedTuple):
     @property
     def radius(self) -> int:
         """Number of samples on either side at which one dilated spline may differ from zero."""
-        if self.order == 0:  # a box, which holds its upper end
+        if self.order == 0:  # a box that includes its upper end
             return self.dilation // 2
         return math.ceil((self.order + 1) / 2 * self.dilation) - 1
 
@@ -87,7 +87,7 @@ class Dilated(NamedTuple):
     def near(self, length: int) -> Tensor:
         """Return the kernel at the samples less than ``length`` from its centre: (out, in, 2·length - 1).
 
-        Only coefficients whose splines reach there are read, so that the cost does not depend on the dilation.
+        Only coefficients whose splines reach these samples are read, so the cost does not depend on the dilation.
         """
         centre = (self.weights.shape[-1] - 1) // 2
         kept = min(centre, (length - 1 + self.radius) // self.dilation)
@@ -109,15 +109,16 @@ def conv_bank(
 ) -> list[Tensor]:
     r"""Convolve a signal with each of several kernels.
 
-    Equal to ``[conv(x, k) for k in kernels]``, but kernels may be longer than twice the signal, and those that are
-    computed by spectra share the transform of the signal.
+    The result equals ``[conv(x, k) for k in kernels]``, but kernels may be longer than twice the signal, and kernels
+    that are computed by spectra share the transform of the signal.
 
     Args:
         x: (batch, in, \*space) signal.
         kernels: (out, in, \*points) kernels of any lengths, or :class:`Dilated` ones.
-        boundary: what lies beyond the signal, "zero" or "periodic".
-        method: one path for all kernels, "direct", "fft", or "dilated" (kernels that are not splines then take
-            "direct"); or "auto", the fastest path for each kernel by a cost model measured on this kind of device.
+        boundary: values beyond the signal, "zero" or "periodic".
+        method: "direct", "fft" or "dilated" for all kernels, or "auto" for the fastest method for each kernel by a cost
+            model that was measured on this kind of device. "dilated" needs splines and boundary "zero"; other kernels
+            then use "direct".
 
     Returns:
         (batch, out, \*space) signals, one for each kernel.
@@ -151,12 +152,12 @@ def _smoothed(x: Tensor, kernel: Dilated) -> Tensor:
     """Smooth every channel, then sum over the coefficients, which are ``dilation`` samples apart."""
     weights, dilation = kernel.weights, kernel.dilation
     reach = (weights.shape[-1] - 1) // 2 * dilation
-    # Smoothing spreads the signal beyond its ends, where the sum reads it: pad by the smaller of the two reaches.
+    # Smoothing spreads the signal beyond its ends, where the sum reads it, so it is padded by the smaller reach.
     beyond = min(kernel.radius, reach)
     padded = F.pad(x, (beyond, beyond))
     basis = fit_kernel(kernel.basis().view(1, 1, -1), padded, "zero").to(weights.dtype)
     smooth = conv(padded, basis.expand(x.shape[1], -1, -1), groups=x.shape[1])
-    # torch's convolution is a correlation
+    # Torch's convolutions are correlations.
     flipped = weights.to(smooth.dtype).flip(-1)
     return F.conv1d(smooth, flipped, padding=reach - beyond, dilation=dilation)
 
@@ -218,7 +219,7 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     )
     tensors = [k.weights if isinstance(k, Dilated) else k for k in kernels]
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
-    # Replace an unknown length by that of a short sound. The order of the paths hardly depends on it.
+    # An unknown length is replaced by that of a short sound; the order of the methods hardly depends on it.
     shape = tuple(n if type(n) is int else 4096 if axis >= 2 else 8 for axis, n in enumerate(x.shape))
     key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
     if torch.compiler.is_compiling():
@@ -234,7 +235,7 @@ def _cheapest_paths(
     device: str,
     training: bool,
 ) -> list[str]:
-    """Return the paths of least total cost. The most expensive kernels share spectra, as long as it pays off."""
+    """Return the methods of least total cost. The most expensive kernels share spectra as long as it pays off."""
     lengths = shape[2:]
 
     def work(kernel: tuple[int, ...], batch: tuple[int, ...] = shape) -> Work:
@@ -264,6 +265,6 @@ def _cheapest_paths(
     return ["fft" if i in spectral else alone[i][1] for i in range(len(shapes))]
 
 
-#: the cached form, a separate function because a compiler does not trace through caches
+#: cached, and a separate function because a compiler does not trace through caches
 _known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)
 on_change(_known_paths.cache_clear)

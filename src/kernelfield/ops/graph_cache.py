@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 def capturing() -> bool:
     """Return whether a CUDA graph is being captured on the current stream."""
-    # Nothing is captured before CUDA is initialised. To ask that takes fewer calls than to ask whether there is a GPU.
+    # Nothing is captured before CUDA is initialised, which is faster to check than whether there is a GPU.
     return torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing()
 
 
@@ -50,9 +50,9 @@ class GraphCache(Generic[T]):
         if value is None:
             value = self.function(*key)
             if recorded:
-                return value  # its values do not exist before the graph is replayed
+                return value  # it has no values before the graph is replayed
             with self._lock:
-                value = self.entries.setdefault(key, value)  # another thread may have been faster
+                value = self.entries.setdefault(key, value)  # another thread may have added it first
                 _synchronize()
                 if len(self.entries) > self.size:
                     self.entries.popitem(last=False)
@@ -61,12 +61,12 @@ class GraphCache(Generic[T]):
         return value
 
     def cache_clear(self) -> None:
-        """Forget all values. Pinned ones, which graphs read, stay alive but are no longer returned."""
+        """Drop all values. Pinned values, which graphs read, stay alive but are no longer returned."""
         self.entries.clear()
 
 
 def _synchronize() -> None:
-    """Wait for the device: another stream may read the new table at once, or may still read the one that is dropped."""
+    """Wait for the device, since another stream may read the new table at once, or still read the dropped one."""
     if torch.cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -74,10 +74,13 @@ def _synchronize() -> None:
 def graph_cache(size: int) -> Callable[[Callable[..., T]], GraphCache[T]]:
     """Cache the last ``size`` values of a function of positional, hashable arguments.
 
-    Like ``functools.lru_cache``, but safe while a CUDA graph is captured. A graph remembers the addresses of the
-    tensors it reads and does not keep them alive, so a table that is dropped from the cache would be read after it was
+    It works like ``functools.lru_cache`` but is safe while a CUDA graph is captured. A graph contains the addresses of
+    the tensors it reads and does not keep them alive, so it would read a table that was dropped from the cache and
     freed. Values that are used during a capture are therefore kept as long as the process runs. Values that are
     computed during a capture become part of the graph and are not cached.
+
+    Args:
+        size: number of values to cache.
 
     >>> @graph_cache(2)
     ... def table(n):

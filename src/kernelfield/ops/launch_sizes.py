@@ -1,4 +1,4 @@
-"""Arithmetic of launch grids. Triton's own functions are made for use inside kernels and slow outside of them."""
+"""Arithmetic for launch grids. Triton's own functions are made for kernels and are slow outside of them."""
 
 from __future__ import annotations
 

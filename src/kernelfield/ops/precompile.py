@@ -1,10 +1,10 @@
-"""Triton kernels compiled ahead of time and in parallel, from a record of an earlier run.
+"""Compile Triton kernels ahead of time and in parallel, from a record of an earlier run.
 
-Triton compiles each kernel at its first launch, one after another, and a network needs dozens. A record lists the
-kernels that a training run compiled. The next run of its kind compiles them in a pool of threads while it loads its
-data, even in another process or on a machine without Triton's cache.
+Triton compiles each kernel at its first launch, one after the other, and a network needs dozens. A record lists the
+kernels that a training run has compiled. The next run of the same kind compiles them in a pool of threads while it
+loads its data, even in another process or on a machine without Triton's cache.
 
-A record is a hint. Kernels that have changed since are compiled as usual when they are launched.
+A record is only a hint. Kernels that have changed since are compiled as usual when they are launched.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["KernelRecord", "Precompilation", "precompile"]
 
 _PACKAGE = __name__.partition(".")[0]
-#: every kernel of this package that the process compiled, in order, as a line of JSON
+#: all kernels of this package that the process has compiled, in order, as lines of JSON
 _compiled: dict[str, None] = {}
 #: lines of records that match no kernel of this version and GPU
 _outdated: set[str] = set()
@@ -67,7 +67,7 @@ class Precompilation:
 
     Args:
         lines: kernels, as :meth:`KernelRecord.lines` returns them.
-        threads: how many to compile at once.
+        threads: number of kernels to compile at once.
     """
 
     def __init__(self, lines: Iterable[str], threads: int | None = None) -> None:
@@ -105,8 +105,8 @@ def precompile(paths: Iterable[Path], threads: int | None = None) -> Precompilat
     """Begin to compile the kernels of all records that exist.
 
     Args:
-        paths: files that :meth:`KernelRecord.write` wrote; those that do not exist are left out.
-        threads: how many kernels to compile at once; as many as there are cores if not given.
+        paths: files of :meth:`KernelRecord.write`; missing files are skipped.
+        threads: number of kernels to compile at once; by default the number of cores.
 
     >>> precompile([]).wait()
     0
@@ -131,7 +131,7 @@ def _submit(line: str) -> bool:
         if kernel.cache_key != entry["source"]:
             return False
         kernel.preload(entry["specialization"])
-    except Exception:  # a hint that does not fit is not an error
+    except Exception:  # an outdated record is not an error
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""A tiny Triton kernel, launched once to see whether kernels compile and run on this machine."""
+"""A tiny Triton kernel, launched once to test whether kernels compile and run on this machine."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -18,7 +18,7 @@ def _add_one(x, n, SIZE: tl.constexpr):
 
 
 def probe(device: torch.device) -> None:
-    """Launch a kernel on ``device``; pass its error on, or raise a RuntimeError if its result is wrong."""
+    """Launch a kernel on ``device``; raise its error, or a RuntimeError if its result is wrong."""
     x = torch.zeros(3, device=device)
     with torch.cuda.device(device) if device.type == "cuda" else torch.no_grad():
         _add_one[(1,)](x, 3, SIZE=16)

@@ -1,4 +1,4 @@
-"""Context parallelism: signals of long sequences, images and volumes split over processes, with exact results."""
+"""Context parallelism: long sequences, images and volumes split over processes, with exact results."""
 
 from .collectives import count_bytes
 from .scatter import gather, scatter

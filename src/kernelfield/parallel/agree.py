@@ -1,4 +1,4 @@
-"""Let processes agree on an input before any exchange: if one raises an error, all do, and none waits forever."""
+"""Checks of inputs across processes before any exchange: if one raises an error, all do, and none waits forever."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.in
 def agree_on_input(network: nn.Module, x: Any, sampling: dict[str, Any], slabs: Slabs) -> None:
     """Check the slab ``x`` of every process and set ``slabs.lengths``; if the check fails on one process, raise on all.
 
-    Processes of a context group must agree on everything but the length of their slabs. In training, all processes of
-    the mesh must have equal batches.
+    Inputs of the processes of a context group may differ only in the length of their slabs. In training, all processes
+    of the mesh must have equal batch sizes.
     """
     error = _error(x, sampling, slabs)
     length, facts = (0, [1] + [0] * (len(_NAMES) - 1)) if error else _facts(network, x, sampling)

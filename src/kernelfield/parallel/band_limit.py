@@ -22,7 +22,7 @@ __all__ = ["SplitBandLimit", "SplitBlock"]
 
 
 class SplitBlock(CCNNBlock):
-    """A block whose residual branch may have slabs of another length."""
+    """A block whose residual branch may have slabs of different lengths than its input."""
 
     slabs: Slabs
 
@@ -40,7 +40,7 @@ class SplitBandLimit:
 
     Args:
         limit: the frequencies of a block.
-        slabs: the processes; between :meth:`down` and :meth:`up` their slabs are those of the low resolution.
+        slabs: the processes; between :meth:`down` and :meth:`up` their slabs have the low resolution.
         before: lengths of the slabs of the input.
     """
 
@@ -81,8 +81,8 @@ class SplitBandLimit:
         y = resample(space_to_channels(x, slabs) if split else gather_slabs(x, slabs, 2))
         if y.shape[2] < slabs.size:
             raise ValueError(
-                f"network must leave at least one sample on each of the {slabs.size} processes, got a block whose "
-                f"learned resolution leaves {y.shape[2]} in all"
+                f"network must keep at least one sample on each of the {slabs.size} processes, got a block whose "
+                f"learned resolution keeps {y.shape[2]} in total"
             )
         slabs.lengths = split_length(y.shape[2], slabs.size) if lengths is None else lengths
         if split:

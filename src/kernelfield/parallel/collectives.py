@@ -1,8 +1,8 @@
 """Differentiable exchanges between the processes of a context group.
 
-Each process computes a loss, and gradients are those of the sum of these losses: the gradient of an exchange is the
-exchange that sends every gradient back to the process its value came from. Gradients of parameters are then averaged
-over the processes, as in data parallel training.
+Each process computes a loss, and gradients are those of the sum of these losses. The backward pass of an exchange sends
+every gradient back to the process that its value came from. Gradients of parameters are then averaged over the
+processes, as in data parallel training.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 __all__ = ["channels_to_space", "count_bytes", "exchange", "segments", "space_to_channels", "sum_to_space", "window"]
 
-#: bytes of each exchange inside :func:`count_bytes`. Not a context variable: backward passes have their own threads.
+#: bytes of each exchange inside :func:`count_bytes`. A context variable would miss backward passes, which run in other
+#: threads.
 _counter: list[int] | None = None
 
 
@@ -52,7 +53,7 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, slabs: Slabs, shapes: Sequence[Sequence[int]], *pieces: Tensor) -> tuple[Tensor, ...]:
         ctx.slabs, ctx.shapes = slabs, [piece.shape for piece in pieces]
-        # As bytes: not every backend sends every dtype.
+        # Sent as bytes, because not every backend supports every dtype.
         send = torch.cat([piece.reshape(-1) for piece in pieces]).view(torch.uint8)
         size = pieces[0].element_size()
         ours = [piece.numel() * size for piece in pieces]
@@ -70,7 +71,7 @@ class _Exchange(torch.autograd.Function):
 
 
 def exchange(pieces: Sequence[Tensor], shapes: Sequence[Sequence[int]], slabs: Slabs) -> Sequence[Tensor]:
-    """Send one tensor to each process and receive one from each: an all-to-all with pieces of any shape.
+    """Send one tensor to each process and receive one from each, of any shapes (all-to-all).
 
     Args:
         pieces: the tensor for each process.
@@ -95,7 +96,7 @@ def channels_to_space(y: Tensor, channels: int, slabs: Slabs) -> Tensor:
 
 
 def sum_to_space(y: Tensor, slabs: Slabs) -> Tensor:
-    r"""Return the slab of the sum of all processes' signals: (batch, channels, length, \*rest) to one slab of it."""
+    r"""Sum signals (batch, channels, length, \*rest) over all processes and return this process's slab of the sum."""
     shape = (*y.shape[:2], slabs.lengths[slabs.rank], *y.shape[3:])
     total, *others = exchange(y.split(slabs.lengths, dim=2), [shape] * slabs.size, slabs)
     for other in others:
@@ -111,12 +112,12 @@ def segments(
     Args:
         lengths: length of each slab.
         rank: the process whose slab the window extends.
-        before: samples before the slab.
-        after: samples after it.
+        before: number of samples before the slab.
+        after: number of samples after the slab.
         periodic: whether the axis is periodic.
 
     Returns:
-        Process, start and end within its slab, for each piece; zeros before and after.
+        Process, start and end within its slab, for each piece; and the numbers of zeros before and after.
 
     >>> segments((4, 4, 2), 1, 2, 3, periodic=False)
     ([(0, 2, 4), (1, 0, 4), (2, 0, 2)], (0, 1))
@@ -163,6 +164,6 @@ def window(x: Tensor, before: int, after: int, slabs: Slabs, *, periodic: bool =
             parts.append(received[owner].narrow(2, used[owner], b - a))
             used[owner] += b - a
     padding = [x.new_zeros(*x.shape[:2], n, *x.shape[3:]) for n in zeros]
-    # Empty pieces too: the backward pass of an exchange must run on every process.
+    # Empty pieces are included, because the backward pass of an exchange must run on every process.
     empty = [piece.narrow(2, 0, 0) for piece in received]
     return torch.cat([padding[0], *parts, padding[1], *empty], dim=2)

@@ -25,7 +25,7 @@ __all__ = ["SplitConv", "kernel_part"]
 
 
 class SplitConv(ContinuousConv):
-    """A :class:`~kernelfield.layers.ContinuousConv` of slabs: the mixin that ``shard`` adds to its class."""
+    """A mixin that ``shard`` adds to a :class:`~kernelfield.layers.ContinuousConv` so that it convolves slabs."""
 
     slabs: Slabs
 
@@ -35,10 +35,10 @@ class SplitConv(ContinuousConv):
         return super().forward(x, **how)
 
     def batch_key(self, grid: KernelGrid) -> None:
-        """Return None: each layer samples its own kernel, and only its share of the channels."""
+        """Return None, because each layer samples its own kernel, and only for its share of the channels."""
 
     def plan(self, shape: tuple[int, ...], lengths: tuple[int, ...], points: int) -> ConvPlan:
-        r"""Return how a signal of (batch, channels, \*space) ``shape``, in slabs of these ``lengths``, is convolved."""
+        r"""Return a plan to convolve a signal of (batch, channels, \*space) ``shape`` in slabs of ``lengths``."""
         channels = self.in_channels if self.groups == 1 else shape[1]
         return plan_conv(
             lengths,
@@ -70,7 +70,7 @@ class SplitConv(ContinuousConv):
         plan = self.plan(x.shape, slabs.lengths, grid.count[0] if kernel is None else kernel.shape[2])
         channels = x.shape[1]
         if kernel is None and self.training and self.kernel_dropout:
-            kernel = self.sample(steps, lengths, channels)  # the whole kernel, since dropout draws for all of it
+            kernel = self.sample(steps, lengths, channels)  # dropout draws for the whole kernel
         if plan.method == "halo":
             if kernel is None:
                 kernel = self._sample_part(grid, 0, channels)
@@ -97,8 +97,8 @@ class SplitConv(ContinuousConv):
             return known
         if not torch.is_grad_enabled():
             return remember_kernel(key, kernel_part(self, grid, first, count))
-        # The hidden layers of a kernel network are as large on each process as on a single one, so they are recomputed
-        # in the backward pass instead of kept.
+        # Splitting does not shrink the hidden layers of a kernel network, so the backward pass computes them again
+        # instead of keeping them.
         kernel = checkpoint(kernel_part, self, grid, first, count, use_reentrant=False, preserve_rng_state=False)
         return remember_kernel(key, kernel)
 

@@ -1,4 +1,4 @@
-"""Dropout of a part of a tensor, with the draws that one process would make for all of it."""
+"""Dropout of a part of a tensor, with the random numbers that one process would draw for the whole tensor."""
 
 from __future__ import annotations
 
@@ -13,11 +13,19 @@ __all__ = ["drop_part"]
 
 
 def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bits: bool = False) -> Tensor:
-    """Drop values of ``x``, the part from ``start`` of a tensor with ``total`` entries along ``axis``.
+    """Drop values of ``x``, a part that begins at ``start`` of a tensor with ``total`` entries along ``axis``.
 
-    Every process draws for all entries and keeps its own part. So processes with equal random states keep them equal,
-    and draw the numbers that :func:`kernelfield.ops.fused.drop` draws for the whole tensor. While it draws, a process
-    needs one byte for each entry on a CPU, and twice the memory of the whole tensor on a GPU.
+    Every process draws for all entries and uses its own part. Processes with equal random states therefore keep them
+    equal, and draw the same numbers as :func:`kernelfield.ops.fused.drop` draws for the whole tensor. Drawing needs one
+    byte for each entry on a CPU, and twice the memory of the whole tensor on a GPU.
+
+    Args:
+        x: the part.
+        p: probability of a zero.
+        axis: axis along which ``x`` is a part.
+        start: index of the part's first entry.
+        total: number of entries of the whole tensor.
+        few_bits: as in :class:`kernelfield.layers.Dropout`.
 
     >>> import torch
     >>> from kernelfield.ops.fused import drop
@@ -29,7 +37,7 @@ def drop_part(x: Tensor, p: float, axis: int, start: int, total: int, *, few_bit
     True
     """
     shape = [total if i == axis % x.dim() else n for i, n in enumerate(x.shape)]
-    # Numbers are drawn in the order of memory, in which x may be transposed.
+    # Numbers are drawn in memory order, and x may be transposed in memory.
     strides = x.stride()
     order = sorted(range(x.dim()), key=lambda i: (-strides[i], i))
     kept, factor = drop_factors([shape[i] for i in order], p, x, few_bits=few_bits)

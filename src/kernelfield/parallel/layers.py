@@ -1,6 +1,6 @@
-"""Norms, dropout and readouts of signals that are split over processes: mixins that ``shard`` adds to layers.
+"""Mixins that ``shard`` adds to norms, dropout and readouts for signals that are split over processes.
 
-A mixin overrides the operations that depend on other slabs, and nothing else.
+A mixin overrides only the operations that depend on other slabs.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["SplitBatchNorm", "SplitCumulativeNorm", "SplitDropout", "SplitGroupN
 
 
 class SplitBatchNorm(BatchNorm):
-    """Batch statistics over the mesh in training, over the context group in evaluation without running statistics."""
+    """Batch statistics over the mesh in training and, without running statistics, over the context group otherwise."""
 
     slabs: Slabs
 
@@ -35,7 +35,7 @@ class SplitBatchNorm(BatchNorm):
 
 
 class SplitGroupNorm(nn.GroupNorm):
-    """Means and variances over all slabs."""
+    """A norm whose means and variances are over all slabs."""
 
     slabs: Slabs
 
@@ -54,7 +54,7 @@ class SplitGroupNorm(nn.GroupNorm):
 
 
 class SplitCumulativeNorm(CumulativeNorm):
-    """Cumulative sums that continue those of the slabs before."""
+    """A norm whose cumulative sums continue those of the slabs before."""
 
     slabs: Slabs
 
@@ -71,7 +71,7 @@ class SplitCumulativeNorm(CumulativeNorm):
 
 
 class SplitDropout(Dropout):
-    """Dropout with the draws that one process would make for the whole signal."""
+    """Dropout with the random numbers that one process would draw for the whole signal."""
 
     slabs: Slabs
 
@@ -83,7 +83,7 @@ class SplitDropout(Dropout):
 
 
 class SplitPointwise(Pointwise):
-    """A linear map whose dropout draws for the whole signal."""
+    """A linear map whose dropout uses the random numbers of the whole signal."""
 
     slabs: Slabs
 
@@ -96,7 +96,7 @@ class SplitPointwise(Pointwise):
 
 
 class SplitReadout(Readout):
-    """Means over all slabs, and the last position of the last one."""
+    """A readout that averages over all slabs, or reads the last position of the last slab."""
 
     slabs: Slabs
 
@@ -114,7 +114,7 @@ class SplitReadout(Readout):
         if seen is None:
             has_last = torch.full((len(x),), slabs.rank == slabs.size - 1, device=x.device)
         else:
-            # The last slab in which a sample was seen; the first one if none was, as for a whole signal.
+            # The last slab with a seen position; the first slab if there is none, as for a whole signal.
             any_seen = torch.zeros(slabs.size, len(x), dtype=x.dtype, device=x.device)
             any_seen[slabs.rank] = seen.any(dim=1).to(x.dtype)
             ranks = torch.arange(slabs.size, device=x.device).unsqueeze(1)

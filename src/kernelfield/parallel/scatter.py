@@ -1,4 +1,4 @@
-"""Cut signals into slabs, and join slabs."""
+"""Cut signals into slabs and join them again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["gather", "gather_slabs", "scatter", "scatter_slabs"]
 def scatter(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
     r"""Return this process's slab of a tensor that all processes of its context group have.
 
-    Nothing is sent. The gradient of ``x`` is complete on every process: that of the mean of their losses.
+    Nothing is sent. Every process gets the complete gradient of ``x``, for the mean of the processes' losses.
 
     Args:
         x: (batch, channels, \*space) signal, (batch, \*space) mask or (batch, length) tokens, the same on each process
@@ -42,7 +42,7 @@ def scatter(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
 
 
 def scatter_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
-    """Cut as :func:`scatter` does, for given processes."""
+    """Return this process's slab, as :func:`scatter` does, for given processes."""
     if axis >= x.dim():
         raise ValueError(f"axis must be below the {x.dim()} axes of x, got {axis}")
     if x.shape[axis] < slabs.size:
@@ -73,7 +73,7 @@ def gather(x: Tensor, mesh: DeviceMesh, *, axis: int | None = None) -> Tensor:
 
 
 def gather_slabs(x: Tensor, slabs: Slabs, axis: int) -> Tensor:
-    """Join as :func:`gather` does, for slabs of known lengths."""
+    """Join slabs of known lengths, as :func:`gather` does."""
     if slabs.size == 1:
         return x
     shapes = [(*x.shape[:axis], n, *x.shape[axis + 1 :]) for n in slabs.lengths]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["shard"]
 
-#: layers that look beyond one position, and the mixin that lets them look beyond their slab; subclasses first
+#: layers whose result at a position depends on others, and the mixin that exchanges values; subclasses come first
 _SPLIT: dict[type[nn.Module], type[nn.Module]] = {
     ContinuousConv: SplitConv,
     BatchNorm: SplitBatchNorm,
@@ -79,24 +79,25 @@ def shard(
 ) -> Network:
     r"""Split the signals of a network over the processes of a mesh, in place, and return the network.
 
-    Each process holds a slab of the first axis of space. Its results are those that one process would compute from the
-    whole signal, up to rounding. Weights, their names and the state dict stay as they are: a checkpoint of a sharded
-    network loads into one that is not, and the other way round. Layers whose result at a position depends on other
-    positions (convolutions, norms over space, readouts, dropout) get a class that exchanges values between processes.
+    Each process holds a slab of the first axis of space. Up to rounding, its results are those that one process would
+    compute from the whole signal. Weights, their names and the state dict do not change, so checkpoints can be
+    exchanged between sharded and ordinary networks.
 
-    Gradients are those of the mean of the losses of all processes, as in data parallel training.
+    Layers whose result at a position depends on other positions (convolutions, norms over space, readouts, dropout) get
+    a class that exchanges values between processes. Gradients are those of the mean of all processes' losses, as in
+    data parallel training.
 
     Args:
         network: one of the library's continuous networks, or any module made of its continuous layers.
         mesh: mesh with an axis "context", whose processes share samples, and perhaps an axis "data", whose processes
-            have samples of their own; see :func:`make_mesh`.
-        full: ``forward`` takes whole signals, of which each process uses its slab, and returns whole ones. By default
-            it takes and returns slabs; see :func:`scatter` and :func:`gather`. Predictions of readouts that pool over
-            space are the same on all processes either way.
-        average_gradients: average the gradients of parameters over the mesh at the end of each backward pass. Pass
-            False if DistributedDataParallel or FSDP2, over all processes of the mesh, does so.
-        pointwise: further classes that treat all positions alike, or only call the layers inside them, such as a
-            network of your own.
+            have different samples; see :func:`make_mesh`.
+        full: whether ``forward`` takes and returns whole signals, of which each process computes its slab. By default
+            it takes and returns slabs; see :func:`scatter` and :func:`gather`. Readouts that pool over space give the
+            same predictions on all processes in both cases.
+        average_gradients: whether to average the gradients of parameters over the mesh at the end of each backward
+            pass. Pass False if DistributedDataParallel or FSDP2 does so over all processes of the mesh.
+        pointwise: further classes of modules that treat all positions alike, or only call the layers inside them, such
+            as your own network.
 
     >>> mesh = make_mesh(context=4)                                # doctest: +SKIP
     >>> net = shard(CCNN(1, 10, size=1_000_000), mesh)             # doctest: +SKIP
@@ -121,7 +122,7 @@ def shard(
 def _layers(
     network: nn.Module, pointwise: tuple[type[nn.Module], ...], name: str = ""
 ) -> Iterator[tuple[nn.Module, type[nn.Module]]]:
-    """Yield the modules that look across space, and their mixins; raise for one that cannot be split."""
+    """Yield the modules that depend on several positions, with their mixins; raise for one that cannot be split."""
     if isinstance(network, (Field, Mask)):
         return
     if hasattr(network, "slabs"):
@@ -179,7 +180,7 @@ def _before(
         }
         x = scatter_slabs(x, slabs, space_axis(x))
     elif full and isinstance(x, Tensor) and x.dim() >= 2:
-        x = x.narrow(space_axis(x), 0, 0)  # too short for this many processes; the check below raises on all of them
+        x = x.narrow(space_axis(x), 0, 0)  # too short for this many processes: the check below raises on all of them
     agree_on_input(network, x, kwargs, slabs)
     return (x, *others), kwargs
 
@@ -205,7 +206,7 @@ class _Average:
 
     @torch.no_grad()
     def average(self) -> None:
-        """Average the gradients that this backward pass has added to."""
+        """Average the gradients that this backward pass has changed."""
         by_dtype: dict[torch.dtype, list[Tensor]] = {}
         for i in sorted(self.ready):
             grad = self.parameters[i].grad

@@ -1,4 +1,4 @@
-"""Device meshes, and how the first axis of space is cut into slabs, one for each process of the context group."""
+"""Device meshes, and the slabs of the first axis of space, one for each process of the context group."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MESH = Instance("torch.distributed.device_mesh.DeviceMesh")
 
 
 def split_length(length: int, parts: int) -> tuple[int, ...]:
-    """Return the lengths of ``parts`` consecutive pieces of an axis; the first ones may be one longer.
+    """Return the lengths of ``parts`` consecutive pieces of an axis; the first ones may be longer by one.
 
     >>> split_length(10, 4)
     (3, 3, 2, 2)
@@ -45,7 +45,7 @@ def space_axis(x: Tensor) -> int:
 def make_mesh(context: int, *, device_type: str = "cpu") -> DeviceMesh:
     """Return a mesh of all processes with the axes "data" and "context".
 
-    Consecutive processes share a sample: they should be close to each other, on one machine if possible.
+    Consecutive processes share a sample, so they should be close to each other, on one machine if possible.
 
     Args:
         context: number of processes that share a sample; it must divide the number of processes.
@@ -73,7 +73,7 @@ def check_mesh(mesh: DeviceMesh) -> None:
 
 
 class Slabs:
-    """The slabs of the signals that a network computes with, and the processes that hold them.
+    """The slabs of a network's signals, and the processes that hold them.
 
     Args:
         mesh: mesh with an axis "context", and perhaps an axis "data".
@@ -97,7 +97,7 @@ class Slabs:
 
     @property
     def groups(self) -> tuple[Any, ...]:
-        """The process groups to sum over, one after the other, for a sum over all processes of the mesh."""
+        """The process groups whose successive sums give the sum over all processes of the mesh."""
         return (self.group,) if self.data_group is None else (self.group, self.data_group)
 
     @property

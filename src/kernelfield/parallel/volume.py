@@ -1,4 +1,4 @@
-r"""The communication of convolutions of split signals, and the way of splitting them that sends less.
+r"""Communication volume of convolutions of split signals, and the choice of the method that sends less.
 
 A signal of C channels and L samples lies on P processes, a slab of n = L/P samples on each. Per sample of the batch and
 per point of the other axes a process sends, in the forward pass,
@@ -8,8 +8,8 @@ per point of the other axes a process sends, in the forward pass,
     \text{channels for space, dense:} \quad & C_\mathrm{in}\, n\, (1 - 1/P) + C_\mathrm{out}\, (L - n) \\
     \text{halos:} \quad & C_\mathrm{in}\, h
 
-values, where h is the number of samples of other slabs that the kernel reaches. In the backward pass it sends as many
-as it received in the forward pass; with slabs of equal length the two are the same.
+values, where h is the number of samples in other slabs that the kernel reaches. In the backward pass it sends as many
+values as it received in the forward pass; with slabs of equal length the two numbers are the same.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ __all__ = ["ConvPlan", "plan_conv"]
 
 @dataclass(frozen=True)
 class ConvPlan:
-    """How a convolution is split.
+    """A plan for splitting a convolution over processes.
 
     Args:
         method: "halo" extends each slab by samples of its neighbours; "channels" exchanges channels for space.
-        before: samples before a slab that the kernel reaches.
-        after: samples after it.
+        before: number of samples before a slab that the kernel reaches.
+        after: number of samples after a slab that the kernel reaches.
         sent: values that each process sends in the forward pass, per sample of the batch and point of other axes.
         received: values that each process receives; it sends their gradients in the backward pass.
 
@@ -58,7 +58,7 @@ class ConvPlan:
             rank: the process.
             shape: shape of the whole signal.
             itemsize: bytes of a value.
-            backward: add those of the backward pass.
+            backward: whether to include the backward pass.
         """
         values = self.sent[rank] + (self.received[rank] if backward else 0)
         return values * shape[0] * math.prod(shape[3:]) * itemsize
@@ -75,10 +75,11 @@ def plan_conv(
     causal: bool = False,
     periodic: bool = False,
 ) -> ConvPlan:
-    """Return how to split a convolution along its first axis: the way that sends fewer values.
+    """Return the plan that sends the fewest values to split a convolution along its first axis.
 
-    Halos must not exceed half a slab: longer ones would undo the savings in memory. With fewer channels than processes
-    only halos are possible, of any length; such layers, the first ones of networks, are narrow.
+    Halos must not exceed half a slab, because longer halos would undo the savings in memory. With fewer channels than
+    processes, only halos are possible, and they may have any length. Such layers, usually the first of a network, have
+    few channels to send.
 
     Args:
         lengths: length of each slab.
@@ -107,7 +108,7 @@ def plan_conv(
     if in_channels < processes:
         return halo
     ours = split_length(in_channels, processes)
-    # First each process gives away its slab of others' channels, then the others' slabs of its results.
+    # Each process first sends its slab of the channels of others, then the slabs of its results that belong to others.
     away = [n * (in_channels - c) for n, c in zip(lengths, ours, strict=True)]
     theirs = [(total - n) * c for n, c in zip(lengths, ours, strict=True)]
     sums = [n * (processes - 1) * out_channels for n in lengths]

@@ -33,7 +33,7 @@ def kernel_families(length: int = 100, discrete: int = 15, seed: int = 0) -> dic
         \psi_\mathrm{cont}(\tau) = \mathrm{SIREN}(\tau)
 
     A linear recurrent unit is a convolution with powers of its largest eigenvalue λ: exponentially decaying or growing
-    (chapter 2, section 4.4).
+    (chapter 2, section 4.1).
 
     Args:
         length: number of steps.

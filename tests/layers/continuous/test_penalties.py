@@ -118,7 +118,7 @@ def test_training_with_the_aliasing_loss_brings_frequencies_under_nyquist(per_fi
 
 
 def test_frequencies_add_and_are_measured_against_the_shortest_axis() -> None:
-    """Chapter 5, Eq. 8 to 11: the filters' frequencies, a Gaussian's 1/(2πσ) per deviation, half the samples."""
+    """Chapter 5, Eq. 10 to 12: the filters' frequencies, a Gaussian's 1/(2πσ) per deviation, half the samples."""
     layer = FlexConv(2, 2, dim=2, size=(24, 10), sigma=(0.3, 0.05))
     assert nyquist(layer) == 5
     for cut in (1.0, 2.0):

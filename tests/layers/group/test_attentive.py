@@ -287,6 +287,7 @@ def test_trains_in_bf16_and_round_trips(kind):
         (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4), hidden=0), "hidden must"),
         (lambda: make_group_conv(3, 4, group=Cyclic(4), attention="self"), "attention must"),
         (lambda: InputAttention(3, group=Cyclic(4), kernel_size=6), "kernel_size must"),
+        (lambda: InputAttention(3, group=Cyclic(4), lifting=True, hidden=2), "hidden must"),
         (lambda: AttentiveGroupConv(3, 4, group=Cyclic(4))(torch.randn(1, 3, 3, 6, 6)), "x must"),
     ],
 )

@@ -117,7 +117,7 @@ def _spline(u):
     return torch.where(u < 0.5, 0.75 - u**2, torch.where(u < 1.5, (1.5 - u) ** 2 / 2, 0.0))
 
 
-# The table of section 4.3: what translation by t₀ and dilation by s₀ do to each transform.
+# The table of section 5.3: what translation by t₀ and dilation by s₀ do to each transform.
 
 T = torch.arange(-400, 401, **F64)
 SHIFT, STRETCH = 37, 2.0

@@ -66,6 +66,13 @@ def test_a_new_mask_on_kernels_keeps_their_energy() -> None:
         torch.testing.assert_close(new.energy(), old.energy(), rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_kernel_without_a_mask_has_a_point_for_each_offset(causal: bool) -> None:
+    net = DNArch(CCNN(2, 3, size=24, **{**SMALL, "sigma": None, "causal": causal}), learn=("width",))
+    points = tuple(convs(net.network)[0].kernel().shape[2:])
+    assert all(block.kernel == points for block in net.architecture().blocks)
+
+
 @pytest.mark.parametrize(("dim", "size"), [(1, 20), (2, (6, 15))])
 def test_a_kernel_keeps_two_neighbours_by_which_it_can_grow(dim: int, size: Any) -> None:
     net = build(dim, size, learn=("kernel",), causal=False)

@@ -1,4 +1,4 @@
-"""Irregular data from regular data: drop a share of the positions (chapter 2, section 5.4)."""
+"""Irregular data from regular data: drop a share of the positions (chapter 2, section 5)."""
 
 from __future__ import annotations
 

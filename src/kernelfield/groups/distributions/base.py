@@ -1,6 +1,6 @@
-r"""Distributions over a group, fixed or learned, choose the elements that a layer computes (chapter 11, section 3.4).
+r"""Distributions over a group, which select the elements that a layer computes (chapter 11, section 3.4).
 
-A layer asks its distribution for elements and, if these are kept or dropped one by one, for gates:
+A layer asks its distribution for elements. A discrete distribution also returns a gate for each of them:
 
 - In training they are drawn at every call, differentiably in the distribution's parameters.
 - In evaluation, or if :attr:`Distribution.frozen`, they are the same at every call: the middles of equal parts of the
@@ -8,12 +8,12 @@ A layer asks its distribution for elements and, if these are kept or dropped one
 
 The *number* of elements follows the learned support. For continuous factors it is read from the parameters when the
 mode is switched (once an epoch in an ordinary loop), when a state is loaded, by :meth:`Distribution.adapt_`, and in
-evaluation when the parameters have changed. Discrete factors draw it at every call; after each optimiser step, one copy
-brings the probabilities of all layers to the host. No training pass waits for the device.
+evaluation when the parameters have changed. Discrete factors draw it at every call. After each optimiser step, a single
+copy brings the probabilities of all layers to the host, so no training pass waits for the device.
 
-Shapes of a compiled program are fixed. There a distribution with :attr:`Distribution.fixed_size` returns all elements,
-and those that were not drawn have a gate of 0. Layers and networks of this library leave them out of every sum, mean,
-maximum and norm over the group.
+Shapes of a compiled program are fixed. In such a program a distribution with :attr:`Distribution.fixed_size` returns
+all elements, and those that were not drawn have a gate of 0. Layers and networks of this library leave them out of
+every sum, mean, maximum and norm over the group.
 """
 
 from __future__ import annotations
@@ -37,10 +37,23 @@ __all__ = ["Distribution", "Interval", "Uniform"]
 
 
 class Distribution(nn.Module):
-    """The contract of a distribution p(u) over a group.
+    """Base class of distributions p(u) over a group.
+
+    A subclass defines :meth:`forward`, :meth:`limits` and :meth:`size`.
 
     Args:
         group: the group.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> class OnlyIdentity(Distribution):
+    ...     def forward(self, like):
+    ...         return self.group.identity(like.dtype, like.device)[None], None
+    ...     def limits(self):
+    ...         return torch.tensor([1 / self.group.order])
+    ...     def size(self):
+    ...         return 1
+    >>> OnlyIdentity(Cyclic(4))(torch.zeros(()))
+    (tensor([[0.]]), None)
     """
 
     @checked()
@@ -68,8 +81,8 @@ class Distribution(nn.Module):
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         """Return elements in the dtype and on the device of ``like``, (n, coords), and their gates, (n,) or None.
 
-        A gate is 1 in value; its gradient is that of the probability to keep the element. If :attr:`gated`, the gates
-        of elements that are left out are 0.
+        The value of a gate is 1, and its gradient is that of the probability to keep the element. If :attr:`gated`,
+        elements that are left out are returned too, with gates of 0.
         """
         raise NotImplementedError
 
@@ -176,14 +189,15 @@ class Uniform(Distribution):
 
 
 class Interval(Distribution):
-    r"""Uniform on a learned interval around the identity of a one-dimensional group.
+    r"""A uniform distribution on a learned interval of a one-dimensional group that contains the identity.
 
     .. math:: u = \exp(\omega\, \log u_0), \qquad u_0 \sim \mathrm{Uniform}(H), \quad \omega \in [0, 1]
 
-    For rotations this is U(ω·[-π, π]) on the Lie algebra, pushed forward by the exponential map. Samples are
-    stratified: one in each of n equal parts of the interval, all at the same random fraction of their part. The
-    gradient reaches ω through every element. Values of ω outside [0, 1] are clamped, but their gradient passes, so
-    that an interval that has reached a limit can leave it again.
+    For rotations this is U(ω·[-π, π]) on the Lie algebra, pushed forward by the exponential map; for a continuous
+    window of n dilations, the exponents are uniform on ω·[0, n - 1]. Samples are stratified: one from each of equal
+    parts of the interval, all at the same random fraction of their parts. The gradient reaches ω through every element.
+    Values of ω outside [0, 1] are clamped but still get a gradient, so an interval that has reached a limit can leave
+    it again.
 
     Args:
         group: a one-dimensional continuous group.
@@ -222,7 +236,7 @@ class Interval(Distribution):
     @torch.no_grad()
     def adapt_(self) -> Interval:
         self.width.clamp_(0, 1)
-        # A margin for rounding: at a width of 0.50000003, half of 8 samples are still 4.
+        # The margin absorbs rounding: at a width of 0.50000003, half of 8 samples are still 4.
         needed = 1.0 if self.width.is_meta else float(self.width) * (1 - 1e-6)
         self.count = max(1, math.ceil(self.samples * needed))
         super().adapt_()

@@ -28,13 +28,13 @@ class Bernoulli(Distribution):
     .. math:: z_i = \mathbb{1}[s_i > \tfrac12], \qquad s_i = \mathrm{sigm}\big((a_i + \varepsilon_i)/\tau\big), \quad
               \varepsilon_i \sim \mathrm{Logistic}(0, 1)
 
-    so that element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, whatever the temperature τ. The
-    gradient is that of the soft s (straight-through Gumbel-softmax between two outcomes). Elements that are not kept
-    are not computed, and get no gradient from that call. The draw is made on the host, which reads the logits after
-    each optimiser step. Compiled programs with :attr:`fixed_size` draw on the device and compute all elements.
+    Element i is kept with probability :math:`p_i = \mathrm{sigm}(a_i)`, which does not depend on the temperature τ. The
+    gradient is that of the soft value s (straight-through Gumbel-softmax between two outcomes). Elements that are not
+    kept are not computed and get no gradient from that call. The host draws; it reads the logits after each optimiser
+    step. Compiled programs with :attr:`fixed_size` draw on the device and compute all elements.
 
-    Adam moves a logit by at most about its learning rate per step. Probabilities of 0.9 and 0.5 are 2.2 apart, tens of
-    thousands of steps at the published rate of 1e-4. Shorter training runs need a higher rate.
+    Adam moves a logit by about its learning rate per step at most. The logits of probabilities 0.9 and 0.5 are 2.2
+    apart: tens of thousands of steps at the published rate of 1e-4. Shorter training runs need a higher rate.
 
     Args:
         group: a finite group.
@@ -71,7 +71,7 @@ class Bernoulli(Distribution):
             noise = self._noise(like.device)
             drawn = torch.cat([noise.new_ones(1, dtype=torch.bool), self.logits.double() + noise > 0])
             return everything, torch.where(drawn, self._gates(noise.float()), 0.0).to(like)
-        if torch.compiler.is_compiling():  # torch.compile would only name the first call that reads a tensor
+        if torch.compiler.is_compiling():  # the message of torch.compile itself would not name the remedy
             torch._dynamo.graph_break(msg="the number of group elements is drawn; distribution.fix_size() computes all")  # noqa: SLF001
         kept, noise = self._draw(like.device)
         return everything.index_select(0, kept), self._gates(noise).index_select(0, kept).to(like)
@@ -79,7 +79,7 @@ class Bernoulli(Distribution):
     def _gates(self, noise: Tensor) -> Tensor:
         """Return the gates that elements have if they are kept, for noise (order - 1,): (order,)."""
         soft = torch.sigmoid((self.logits + noise.to(self.logits.dtype)) / self.temperature)
-        # Straight-through: the value is 1, the gradient that of the soft probability.
+        # Straight-through: the value is 1, the gradient that of the soft value.
         return torch.cat([soft.new_ones(1), 1 + (soft - soft.detach())])
 
     def _noise(self, device: torch.device | None = None) -> Tensor:
@@ -88,17 +88,17 @@ class Bernoulli(Distribution):
         return torch.logit(uniform.clamp(1e-6, 1 - 1e-6))
 
     def _draw(self, device: torch.device) -> tuple[Tensor, Tensor]:
-        """Return the indices of the elements that are kept, (n,), and the noise that decided it, (order - 1,)."""
+        """Return the indices of the kept elements, (n,), and the noise of the draw, (order - 1,)."""
         if differs(self._known[1], self._state()):
             read_logits([self])
         noise = self._noise()
         odds = zip(self._known[0], noise.tolist(), strict=True)
         kept = torch.tensor([0, *(i for i, (a, e) in enumerate(odds, start=1) if a + e > 0)])
-        # Memory that is not pinned has been read when the call returns, so nothing needs to wait for the copy.
+        # A copy from memory that is not pinned has read its source when the call returns, so nothing needs to wait.
         return kept.to(device, non_blocking=True), noise.float().to(device, non_blocking=True)
 
     def probabilities(self) -> Tensor:
-        """Return the probability to keep each element, the identity's 1 first: (order,)."""
+        """Return the probability to keep each element: (order,). The first is the identity's, 1."""
         return torch.cat([self.logits.new_ones(1), torch.sigmoid(self.logits)])
 
     def limits(self) -> Tensor:

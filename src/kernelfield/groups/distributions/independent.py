@@ -1,4 +1,4 @@
-"""Distributions over groups of several factors; penalties and parameter groups of a network's distributions."""
+"""Distributions over products of groups; a penalty and parameter groups for the distributions of a network."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DISTRIBUTIONS = ListOf(Instance("kernelfield.groups.Distribution"))
 
 
 class Independent(Distribution):
-    r"""Independent distributions along the factors of a group: :math:`p(g) = \prod_i p(d_i)`.
+    r"""Independent distributions over the factors of a group: :math:`p(g) = \prod_i p_i(g_i)`.
 
     Args:
         group: the group.
@@ -79,7 +79,7 @@ class Independent(Distribution):
 
 @checked()
 def learned(group: Group, samples: int | None = None) -> Distribution:
-    """Return a learned distribution over ``group``, with a part for each factor; it starts with the whole group.
+    """Return a learned distribution over ``group``, with a part for each factor; its support starts as the whole group.
 
     Args:
         group: the group.
@@ -113,7 +113,7 @@ def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
     growth.)
 
     Args:
-        distributions: of the layers, in order of depth, over groups with equally many factors.
+        distributions: the distributions of the layers, in order of depth; their groups have equally many factors.
 
     >>> from kernelfield.groups import SO2
     >>> monotonicity([Interval(SO2(), 8, width=0.5), Interval(SO2(), 8, width=0.75)]).item()
@@ -131,7 +131,12 @@ def monotonicity(distributions: Sequence[Distribution]) -> Tensor:
 def parameter_groups(model: nn.Module, lr: float = 1e-3, ratio: float = 0.1) -> list[dict[str, object]]:
     """Return two parameter groups for an optimiser: the network's at ``lr``, its distributions' at ``lr·ratio``.
 
-    Chapter 11 learns p(u) ten times more slowly than the rest, and without weight decay.
+    Chapter 11 learns p(u) at a tenth of the network's learning rate and without weight decay.
+
+    Args:
+        model: the network.
+        lr: learning rate of the network.
+        ratio: learning rate of the distributions as a fraction of ``lr``.
 
     >>> from kernelfield.groups import SO2
     >>> [len(group["params"]) for group in parameter_groups(Interval(SO2(), 4))]

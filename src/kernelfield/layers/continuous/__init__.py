@@ -1,12 +1,12 @@
 """Layers whose kernel is sampled from a field (chapters 2, 3 and 5).
 
-In the order in which to read them:
+Files in reading order:
 
 - the layers: ``ckconv``, ``flexconv`` (with a mask), ``separable``; ``blocks`` makes residual blocks of them;
 - their base classes: ``continuous_conv`` convolves, ``sampled_kernel`` samples the kernel on a grid;
-- along a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` weights
+- parts of a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` weights
   samples, ``point_path`` convolves at points, ``frozen`` keeps kernels for predictions;
-- sizes that are learned: ``kernel_support`` crops a kernel to its mask, ``learned_size`` reads masks, ``active_slice``
+- learned sizes: ``kernel_support`` crops a kernel to its mask, ``learned_size`` reads masks, ``active_slice``
   and ``band_limit`` serve learned architectures;
 - ``penalties`` on kernels.
 """

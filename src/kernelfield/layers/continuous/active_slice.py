@@ -1,8 +1,8 @@
-r"""How much of a layer or of a residual block is in use (chapter 6, section 2.4).
+r"""The part of a layer or residual block that is in use (chapter 6, section 2.4).
 
-A network with a learned architecture has layers of the largest size, and masks keep their first channels. An
-:class:`ActiveSlice` tells a layer which part is in use. A layer maps one stage of channels to the next, and a block has
-three stages:
+A network with a learned architecture has layers of the largest allowed size, and masks keep only their first channels.
+An :class:`ActiveSlice` tells a layer which part is in use. A layer maps one stage of channels to the next, and a block
+has three stages:
 
 .. code-block:: text
 
@@ -31,7 +31,7 @@ class ActiveSlice:
     """The part of a layer or block that is in use; by default all of it.
 
     Args:
-        channels: number of channels in use at each stage, the first ones; None for all.
+        channels: number of channels in use at each stage, counted from the first; None for all.
         factors: (n,) factors of these channels at each stage; None for ones.
         band_limit: frequencies at which a block's residual branch is computed; None for all.
         scale: factor of a block's residual branch; None for one.
@@ -71,8 +71,8 @@ class ActiveSlice:
         return weight, bias
 
 
-# A residual branch that uses only the first channels leaves the others of the identity branch alone. The identity
-# branch is split once: autograd would pad the gradient of each overlapping view with zeros and add them.
+# A residual branch that uses only the first channels does not change the others. The identity branch is split once into
+# pieces that do not overlap, because autograd pads the gradient of each overlapping view with zeros and adds them.
 
 
 def split_channels(x: Tensor, *cuts: int) -> Sequence[Tensor]:

@@ -36,7 +36,10 @@ GRAIN = 128
 
 
 def cutoff(root: Any) -> Any:
-    """Return the share of the training grid's frequencies below ``root``, a number or tensor: none at -1, all at 1.
+    """Return the share of the training grid's frequencies below ``root``: 0 at -1, 1 at 1.
+
+    Args:
+        root: number or tensor, the end of a mask on [-1, 1]. The share is rounded up to a multiple of 1/128.
 
     >>> cutoff(0.0), cutoff(torch.tensor([0.001], dtype=torch.float64)).item()
     (0.5, 0.5078125)
@@ -47,13 +50,16 @@ def cutoff(root: Any) -> Any:
 
 @dataclass(frozen=True)
 class BandLimit:
-    """The highest frequencies of a block as Python numbers: the block is computed at the resolution they need.
+    """The highest frequencies of a block as Python numbers, so the block is computed at the resolution they need.
 
     Args:
         cutoffs: share of the training grid's frequencies to keep along each axis.
         offsets: offset of the sigmoid mask on the spectrum along each axis, on [-1, 1].
         temperature: steepness of the masks.
         threshold: mask values below it are zero.
+
+    >>> BandLimit((0.5,), (0.0,), temperature=25.0, threshold=0.1).grid((64,), (1.0,))[0]
+    (33,)
     """
 
     cutoffs: tuple[float, ...]
@@ -62,7 +68,7 @@ class BandLimit:
     threshold: float
 
     def grid(self, lengths: Sequence[int], steps: tuple[float, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
-        """Return the lengths and sampling steps at which the block computes a signal on such a grid."""
+        """Return the lengths and sampling steps at which the block computes a signal of these lengths and steps."""
         low = tuple(_samples(n, c * s) for n, c, s in zip(lengths, self.cutoffs, steps, strict=True))
         return low, tuple(s * n / m if m is not n else s for n, m, s in zip(lengths, low, steps, strict=True))
 
@@ -84,16 +90,22 @@ class BandLimit:
 
 @dataclass(frozen=True)
 class FixedShapeBandLimit:
-    """A :class:`BandLimit` with its frequencies on the device: the same results, in shapes that do not change.
+    """A :class:`BandLimit` with its frequencies on the device: the same results in tensors of constant shape.
 
-    A signal of M samples fills the first M entries of one as long as the input. Resampling is a product with a matrix
-    whose other rows are zero. Its cost is quadratic in the length of an axis: use it for images and short sequences.
+    A signal of M samples occupies the first M entries of a tensor as long as the input; the rest is zero. Resampling is
+    a matrix product, whose cost is quadratic in the length of an axis: use it for images and short sequences.
 
     Args:
         cutoffs: (dim,) share of the training grid's frequencies to keep, float64.
         offsets: (dim,) offsets of the sigmoid masks on the spectrum.
         temperature: steepness of the masks.
         threshold: mask values below it are zero.
+
+    >>> from kernelfield import CKConv
+    >>> half = torch.tensor([0.5], dtype=torch.float64)
+    >>> limit = FixedShapeBandLimit(half, torch.zeros(1), temperature=25.0, threshold=0.1)
+    >>> limit.down(CKConv(1, 1, size=8, depthwise=True), torch.randn(2, 1, 8), {})[0].shape
+    torch.Size([2, 1, 8])
     """
 
     cutoffs: Tensor
@@ -127,7 +139,7 @@ class FixedShapeBandLimit:
 
 
 def _samples(n: int, share: float) -> int:
-    """Return M for a length that may be symbolic."""
+    """Return the number M of samples in the module's formula, for a length that may be symbolic."""
     return torch.sym_min(n, 2 * torch.sym_int(share * n / 2) + 1)
 
 
@@ -142,10 +154,10 @@ def _window(
 
 
 def _weighted(layer: ContinuousConv, x: Tensor, sampling: dict[str, Any]) -> tuple[Tensor, tuple[float, ...]]:
-    """Return ``x``, zero at unseen samples and divided by the density of the others, and its sampling steps."""
+    """Return ``x``, zero at unseen samples and divided by the sample density elsewhere, and its sampling steps."""
     if sampling.get("coords") is not None:
         raise ValueError(
-            "coords must be None for a block with a learned resolution, got a tensor: points have no spectrum"
+            "coords must be None for a block with a learned resolution, because points have no spectrum, got a tensor"
         )
     steps = floats_per_axis("step", sampling.get("step", 1.0), layer.dim)
     weight = sample_weight(None, sampling.get("mask"), sampling.get("density"), steps)

@@ -49,9 +49,15 @@ class TwoConvBlock(nn.Module):
         out_channels: channels of the output; the shortcut is pointwise if they differ from the input's.
         norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
         activation: "relu" or "gelu".
-        dropout: probability.
+        dropout: dropout probability.
         dropout_kind: drop single "values", or whole "channels".
         activate_branch: whether the branch ends in activation and dropout (chapter 2) or in its norm (chapter 5).
+
+    >>> from functools import partial
+    >>> from kernelfield import CKConv
+    >>> block = TwoConvBlock(partial(CKConv, size=16), 4, 8, norm="batch")
+    >>> block(torch.randn(2, 4, 16)).shape
+    torch.Size([2, 8, 16])
     """
 
     @checked(norm=Choice(*NORMS), activation=Choice(*_ACTIVATIONS), dropout=RATE, dropout_kind=Choice(*DROPOUT_KINDS))
@@ -82,7 +88,7 @@ class TwoConvBlock(nn.Module):
         With a mask, ``x`` must be finite at unseen samples too (:func:`~kernelfield.layers.seen_only`), since the
         shortcut and the norms read it.
         """
-        if sampling.get("at") is not None:  # the branch would have other points than the identity it is added to
+        if sampling.get("at") is not None:  # the branch and the identity must have values at the same points
             raise ValueError(_NO_QUERIES)
         if len(kernels) != 2:
             raise ValueError(f"kernels must have 2 entries, one per convolution, got {len(kernels)}")
@@ -101,7 +107,7 @@ class TwoConvBlock(nn.Module):
 
 
 class CCNNBlock(nn.Module):
-    r"""The block of chapter 3, one convolution and one linear map: the block of S4 with a nonlinearity at its end.
+    r"""The residual block of chapter 3, section 4.1: the block of S4 followed by a nonlinearity.
 
     .. math:: y = S x + \sigma\big(L\, \mathrm{drop}(\sigma(C\, N x))\big)
 
@@ -110,12 +116,12 @@ class CCNNBlock(nn.Module):
         in_channels: channels of the input.
         out_channels: channels of the output; the shortcut is pointwise if they differ from the input's.
         norm: name of the norm; see :func:`~kernelfield.layers.pointwise.make_norm`.
-        dropout: probability.
+        dropout: dropout probability.
         dropout_kind: drop single "values", or whole "channels".
-        prenorm: the norm comes first; else after the sum.
-        final_activation: False gives the block of S4.
-        active: sizes of the residual branch where they differ from those of the identity branch, as
-            :meth:`kernelfield.DNArch.materialize` sets them.
+        prenorm: whether the norm comes first; otherwise it comes after the sum.
+        final_activation: whether the branch ends in an activation; False gives the block of S4.
+        active: sizes of the residual branch if they differ from those of the identity branch, as in networks of
+            :meth:`kernelfield.DNArch.materialize`.
 
     >>> from functools import partial
     >>> block = CCNNBlock(partial(SeparableConv, size=16), 4, 4, dropout=0.1, dropout_kind="channels")
@@ -165,11 +171,11 @@ class CCNNBlock(nn.Module):
 
         Args:
             x: signal.
-            kernels: the convolution's kernel, if it has been sampled before.
+            kernels: the kernel of the convolution, if it is already sampled.
             active: the part of the residual branch to compute; the identity branch is always complete.
             sampling: step, coords, mask and density for the convolution.
         """
-        if sampling.get("at") is not None:  # the branch would have other points than the identity it is added to
+        if sampling.get("at") is not None:  # the branch and the identity must have values at the same points
             raise ValueError(_NO_QUERIES)
         active = self.active if active is None else active
         if active is None and x.shape[1] != self.in_channels:
@@ -194,11 +200,11 @@ class CCNNBlock(nn.Module):
             y = add_to_first(branch, pieces if isinstance(self.shortcut, nn.Identity) else [self.shortcut(x)])
         if self.prenorm:
             return y
-        # A closed block, of scale 0, is skipped together with its norm where shapes may change. Here they do not.
+        # With dynamic shapes, a block of scale 0 is skipped with its norm. Fixed shapes must give the same result.
         return torch.where(scale > 0, self.norm(y), y) if isinstance(scale, Tensor) else self.norm(y)
 
     def continuous_layers(self) -> Sequence[ContinuousConv]:
-        """Return the continuous convolution, whose kernel ``forward`` takes."""
+        """Return the continuous convolution whose kernel ``forward`` takes."""
         return (_core(self.conv),)
 
     def _read(self, x: Tensor, active: ActiveSlice | None) -> tuple[Tensor, Sequence[Tensor]]:
@@ -232,12 +238,20 @@ def run_blocks(
         x: (batch, channels, *space) signal.
         active: the part of each block to compute; blocks beyond the last are skipped.
         sampling: step, coords, mask and density, for the blocks.
+
+    Returns:
+        (batch, channels, *space) signal.
+
+    >>> from functools import partial
+    >>> blocks = [CCNNBlock(partial(SeparableConv, size=16), 4, 4) for _ in range(2)]
+    >>> run_blocks(blocks, torch.randn(2, 4, 16)).shape
+    torch.Size([2, 4, 16])
     """
     used = list(blocks) if active is None else list(blocks)[: len(active)]
     slices = [getattr(block, "active", None) for block in used] if active is None else list(active)
     layers = [block.continuous_layers() for block in used]  # type: ignore[operator]
     kernels = iter(_sample_all(layers, slices, x, sampling))
-    # Channels that no branch reads or writes bypass all blocks at once, not each block in turn.
+    # Channels that no branch reads or writes are split off once and bypass all blocks.
     touched = _channels_in_use(used, slices)
     rest: list[Tensor] = []
     if touched is not None and touched < x.shape[1]:
@@ -283,6 +297,6 @@ def _sample_all(
             requests += [None for _ in convs]
             continue
         grid = (lengths, steps) if limit is None else limit.grid(lengths, steps)
-        # Convolutions of other kinds, such as those that remember their input, take no kernel.
+        # Convolutions of other kinds, such as streaming ones, take no kernel.
         requests += [(conv, *grid, channels) if isinstance(conv, ContinuousConv) else None for conv in convs]
     return sample_requests(requests)

@@ -27,7 +27,7 @@ class CKConvOptions(ConvOptions, total=False):
 
 
 class CKConv(ContinuousConv):
-    r"""A convolution whose kernel is a field: it can be as long as the input at any parameter count (chapter 2).
+    r"""A convolution whose kernel is a field, so its length does not affect the parameter count (chapter 2, Eq. 4).
 
     .. math:: (x * \psi)(t) = \sum_c \sum_\tau x_c(\tau)\, \psi_c(t - \tau)
 
@@ -39,9 +39,9 @@ class CKConv(ContinuousConv):
             global kernel.
         field: makes the kernel's field from ``(dim, channels)``: a class of :mod:`kernelfield.fields`, a partial of
             one, or a field.
-        causal: the output depends on no later input; dim 1.
+        causal: whether outputs depend only on present and past inputs; needs dim 1.
         options: options of every continuous convolution, described in :class:`ContinuousConv`: bias, depthwise,
-            boundary, smooth, neighbors, method, gain, kernel_dropout.
+            boundary, smooth, neighbors, method, gain, kernel_dropout, point_method, tolerance.
 
     >>> import torch
     >>> layer = CKConv(4, 8, dim=2, size=16)

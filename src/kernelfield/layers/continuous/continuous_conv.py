@@ -64,17 +64,22 @@ class ContinuousConv(SampledKernel):
         point_method: how to convolve values at points: "pairs", "cells", "grid" or "auto"; see
             :func:`kernelfield.ops.point_conv`.
         tolerance: error of the point method "grid", relative to the kernel.
-        depthwise: one kernel per channel, and no mixing of channels.
-        smooth: at steps finer than the training's, blur the kernel over a training step, which removes frequencies
-            that training never saw (chapter 2, appendix "Dealing with high-frequency components").
+        depthwise: whether each channel has its own kernel and channels are not mixed.
+        smooth: whether to blur the kernel over a training step if the input's step is finer. The blur removes
+            frequencies that training never saw (chapter 2, appendix "Dealing with High-Frequency Components").
         neighbors: with ``coords``, sum over only this many nearest points.
         gain: "start" scales the kernel as in the publication of the field's starting values
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
-            gain² at initialisation (chapter 3, section 3.3). None leaves the field as it was drawn.
+            gain² at initialisation (chapter 3, section 4.1). None leaves the field as it was drawn.
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
 
     Attributes:
-        point_plan: plan that saves measuring the points at every call; see :func:`use_point_plans`.
+        point_plan: a plan for convolving at points, so that calls need not measure them; see :func:`use_point_plans`.
+
+    >>> from kernelfield.fields import SIREN
+    >>> layer = ContinuousConv(4, 8, dim=1, size=16, field=SIREN)
+    >>> layer(torch.randn(2, 4, 16)).shape
+    torch.Size([2, 8, 16])
     """
 
     @checked(
@@ -132,18 +137,18 @@ class ContinuousConv(SampledKernel):
         Args:
             x: (batch, in, *space) signal, or (batch, in, points) values if ``coords`` are given.
             step: sampling step of this input in training steps, one or one per axis. The change of measure is
-                accounted for: outputs agree across steps.
+                accounted for, so outputs agree across steps.
             coords: (batch, points, dim) coordinates in training steps, or (points, dim) shared by the batch.
-            mask: (batch, *space) or (batch, points) whether a sample was seen; unseen ones contribute nothing.
+            mask: (batch, *space) or (batch, points), True where a sample was seen; unseen samples contribute nothing.
             density: (batch, points) samples per unit of space; each sample's contribution is divided by its density.
                 "estimate" uses :func:`kernelfield.ops.sample_density`. One sample per ``step`` changes nothing.
-            kernel: the kernel for this input, if :func:`sample_kernels` has sampled it before.
-            active: the channels in use; ``x`` has only the first ``active.channels[0]``; for depthwise layers.
-            add_bias: False leaves the bias out, for callers that add it elsewhere at a lower cost.
-            at: (batch, queries, dim) or (queries, dim) coordinates of the outputs, in training steps, if they are not
-                those of the points; needs ``coords``.
-            queries: how many of the last points are queries. Queries get outputs but have no values: they contribute
-                nothing, whatever ``mask`` and ``density`` say.
+            kernel: the kernel for this input, if :func:`sample_kernels` has already sampled it.
+            active: the channels in use, for depthwise layers; ``x`` has only the first ``active.channels[0]``.
+            add_bias: whether to add the bias; False for callers that add it elsewhere at a lower cost.
+            at: (batch, queries, dim) or (queries, dim) coordinates of the outputs, in training steps, if they differ
+                from ``coords``, which must be given.
+            queries: number of query points, which come last. Queries get outputs but contribute nothing; their values,
+                ``mask`` and ``density`` are ignored.
 
         Returns:
             (batch, out, *space) signal, or (batch, out, points) values at the same points, or at ``at``.
@@ -174,7 +179,7 @@ class ContinuousConv(SampledKernel):
         return y + bias.view(-1, *(1,) * (y.dim() - 2)).to(y.dtype)
 
     def _channels(self, active: ActiveSlice) -> int:
-        """Return how many channels the input has."""
+        """Return the number of input channels in use."""
         if active.channels is None:
             return self.in_channels
         channels = active.channels[0]
@@ -189,7 +194,7 @@ class ContinuousConv(SampledKernel):
         return self.kernel()
 
     def input_lengths(self, lengths: Sequence[int]) -> Sequence[int] | None:
-        """Return the lengths that limit the kernel; none if periodic, where every offset reaches a sample."""
+        """Return the lengths that limit the kernel; None if periodic, where every offset reaches a sample."""
         return None if self.boundary == "periodic" else lengths
 
     def _grid_conv(self, x: Tensor, steps: tuple[float, ...], kernel: Tensor | None) -> Tensor:

@@ -59,12 +59,12 @@ class FlexConv(ContinuousConv):
         threshold: mask values below it are zero.
         learn_mean: whether the mask's centre, initially at offset zero, is learned too.
         learn_sigma: whether the mask's width is learned.
-        isotropic: one width for all axes.
-        crop: sample only the mask's support. False samples the kernel's full reach: the same results in shapes that
-            never change, for CUDA graphs.
-        causal: the output depends on no later input; dim 1.
+        isotropic: whether all axes share one width.
+        crop: whether to sample only the mask's support. False samples the kernel's full reach, with the same results
+            in constant shapes, for CUDA graphs.
+        causal: whether outputs depend only on present and past inputs; needs dim 1.
         options: options of every continuous convolution, described in :class:`ContinuousConv`: bias, depthwise,
-            boundary, smooth, neighbors, method, gain, kernel_dropout.
+            boundary, smooth, neighbors, method, gain, kernel_dropout, point_method, tolerance.
 
     >>> import torch
     >>> layer = FlexConv(4, 8, dim=1, size=784, causal=True, sigma=0.04)

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 __all__ = ["FrozenKernel"]
 
-#: largest number of cuts, by input length and dtype, that a frozen kernel keeps
+#: number of cuts, one per input length and dtype, that a frozen kernel caches at most
 MAX_CUTS = 16
 
 
 class FrozenKernel:
-    """A sampled kernel, and its cuts for inputs of different lengths and dtypes, with their spectra.
+    """A sampled kernel with cached cuts, one per input length and dtype, and their spectra.
 
     Args:
         values: (out, in / groups, *points) kernel.

@@ -1,8 +1,7 @@
-"""Sample the kernels of many layers in as few operations as the kernel of one.
+"""Sample the kernels of many layers in as few operations as the kernel of one layer.
 
-A kernel network is small, so on a GPU its time is set by the number of launches, and ten layers launch ten times as
-many. Layers whose fields have the same shape and whose kernels lie on the same grid are therefore evaluated as one
-batched field.
+Kernel networks are small, so on a GPU their run time is the number of launches, which grows with the number of layers.
+Fields of the same shape whose kernels lie on the same grid are therefore evaluated as one batched field.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ def sample_kernels(
         layers: continuous convolutions of one network.
         x: (batch, channels, *space) signal, the input of all of them.
         step: sampling step of ``x`` in training steps.
-        coords: coordinates, if the samples lie on no grid; there is then no kernel to sample ahead.
+        coords: coordinates, if the samples do not lie on a grid; no kernel is then sampled ahead.
 
     Returns:
-        A kernel for each layer, or None for a layer that samples its own: one that matches no other, is frozen, or is
-        traced by a compiler, which fuses by itself.
+        A kernel for each layer, or None for a layer that samples its own kernel: a layer that matches no other, is
+        frozen, or is traced by a compiler, which fuses operations itself.
 
     >>> from kernelfield import CKConv
     >>> layers = [CKConv(2, 2, size=8) for _ in range(3)]
@@ -73,8 +72,11 @@ def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
     """Return the kernels of layers whose inputs lie on different grids; see :func:`sample_kernels`.
 
     Args:
-        requests: what to sample; None for a layer that samples its own kernel. Layers that are sampled together may
-            get kernels for more channels than they asked for.
+        requests: one request per layer; None for a layer that samples its own kernel.
+
+    Returns:
+        A kernel or None for each request. Layers that are sampled together may get kernels for more channels than they
+        requested.
     """
     kernels: list[Tensor | None] = [None] * len(requests)
     batches: dict[Any, list[int]] = {}
@@ -128,10 +130,10 @@ _samples: ContextVar[dict[Any, Tensor] | None] = ContextVar("kernelfield_sampled
 
 @contextlib.contextmanager
 def sampled_once() -> Iterator[None]:
-    """Sample no kernel twice inside the ``with`` block, in which no weight may change.
+    """Sample each kernel only once inside the ``with`` block, in which no weight may change.
 
-    For training steps that convolve with the kernels of a network and then add their norm to the loss. The block
-    belongs to the thread (the context) that entered it; other threads sample their own kernels.
+    Training steps use it if they convolve with the kernels of a network and then add the kernels' norm to the loss. The
+    block applies to the thread (the context) that entered it; other threads sample their own kernels.
 
     >>> from kernelfield import CKConv
     >>> layer = CKConv(2, 2, size=8)

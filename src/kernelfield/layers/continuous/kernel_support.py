@@ -1,7 +1,7 @@
-"""The reach of masked kernels. No kernel is sampled where its mask is zero.
+"""The reach of masked kernels, beyond which the mask is zero and nothing is sampled.
 
 The reach is rounded up to one of a few numbers. Otherwise a mask that grows or shrinks a little would change the shape
-of its kernel at every step, and compiled code would be recompiled. Only zeros are cut off.
+of its kernel at every step, and compiled code would be recompiled.
 """
 
 from __future__ import annotations
@@ -64,10 +64,10 @@ class KernelSupport(LearnedSize):
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the steps to the reach along each axis plus ``slack``.
 
-        With slack, the steps change only if they are too few or more than twice as many as needed, since each change
-        means another CUDA graph.
+        With slack, the steps change only if they are too few or more than twice as many as needed, because each change
+        needs a new CUDA graph.
         """
-        # A point at the very edge of the support belongs to it, whichever way its coordinate was rounded.
+        # The margin keeps a point on the very edge of the support, however its coordinate was rounded.
         reach = self.mask.reach_from(numbers)
         need = tuple([_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reach, self.size, strict=True)])
         if slack:
@@ -87,7 +87,7 @@ class KernelSupport(LearnedSize):
 
 
 def sample_full_kernels(network: nn.Module) -> None:
-    """From now on, sample the kernels of a network at full size, regardless of their masks."""
+    """Make a network sample its kernels at full size from now on, regardless of their masks."""
     for module in network.modules():
         if isinstance(getattr(module, "kernel_support", None), KernelSupport):
             module.kernel_support = None  # type: ignore[assignment]
@@ -95,5 +95,5 @@ def sample_full_kernels(network: nn.Module) -> None:
 
 def _count(reach: float, size: int) -> int:
     if not math.isfinite(reach):
-        return size  # training has diverged; the loss will say so
+        return size  # training has diverged, which the loss shows
     return min(size, bucket(math.floor(reach) + 1))

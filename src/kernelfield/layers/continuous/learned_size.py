@@ -1,14 +1,15 @@
 """Learned sizes of masks as Python numbers, available without waiting for the device.
 
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
-:class:`LearnedSize` keeps that int. It is read after each optimiser step, with one wait for all masks of a device
-(:mod:`kernelfield._step_hooks`), so ``forward`` finds it ready and torch.compile finds constants. If a mask changes in
-another way, the next ``forward`` notices and reads the mask. Two changes go unnoticed there: those between calls of a
-compiled program and, on a GPU, those through ``.data``. Masks are therefore also read when the mode is switched, unless
-the host knows that their values are the same, and masks that show a change are read after each step of any optimiser.
+:class:`LearnedSize` keeps that int. A hook reads the masks after each optimiser step, with one wait for all masks of a
+device (:mod:`kernelfield._step_hooks`). ``forward`` then finds the int ready, and torch.compile sees a constant. If a
+mask changes in another way, the next ``forward`` notices and reads it. It misses two kinds of changes: those between
+calls of a compiled program and, on a GPU, those through ``.data``. Masks are therefore also read when the mode is
+switched, unless the host knows that their values are the same. Masks that show a change are read after each step of any
+optimiser.
 
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
-host after the step's own work, uses it two steps later, and adds a margin, since masks may grow meanwhile.
+host behind the step's own work and uses it two steps later, with a margin because masks may have grown since.
 """
 
 from __future__ import annotations
@@ -39,24 +40,36 @@ class LearnedSize:
 
     Args:
         masks: the masks that the numbers depend on.
+
+    >>> from kernelfield.masks import GaussianMask
+    >>> class Reach(LearnedSize):
+    ...     def __init__(self, mask):
+    ...         super().__init__([mask])
+    ...         self.read()
+    ...     def measure(self):
+    ...         return self.masks[0].reach_numbers()
+    ...     def update(self, numbers, slack=0.0):
+    ...         self.reach = self.masks[0].reach_from(numbers)[0]
+    >>> round(Reach(GaussianMask(1, sigma=0.1)).reach, 3)
+    0.215
     """
 
     def __init__(self, masks: Sequence[Mask]) -> None:
         self.masks = tuple(masks)
         #: state of the masks when they were last read
         self._read_at: State | None = None
-        #: whether the sizes belong to this state and the state holds values: an equal state then needs no new read
+        #: whether the sizes belong to this state and the state holds values, so that an equal state needs no new read
         self._is_exact = False
         if type(self).clamp_ is not LearnedSize.clamp_:
             _clamped.add(self)
         _sizes.add(self)
 
     def measure(self) -> Sequence[Tensor]:
-        """Return the numbers to read, as one-dimensional tensors on the masks' device; may be empty."""
+        """Return the numbers to read, as 1-D tensors on the masks' device; the list may be empty."""
         raise NotImplementedError
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        """Set the sizes from the numbers of :meth:`measure`; ``slack`` above 0 if the numbers are a few steps old."""
+        """Set the sizes from the values of :meth:`measure`; ``slack`` is above 0 if the values are a few steps old."""
         raise NotImplementedError
 
     @property
@@ -68,7 +81,7 @@ class LearnedSize:
         """Clamp masks that an optimiser has moved past their limits; by default there are no limits."""
 
     def cover_all(self) -> None:
-        """Set the sizes that are right for every mask, where each sample of :func:`torch.vmap` has its own."""
+        """Set sizes that suit every mask, because each sample of :func:`torch.vmap` has its own mask."""
         raise ValueError(f"masks of {type(self).__name__} must not be batched by torch.vmap: they determine shapes")
 
     def read(self) -> None:
@@ -120,7 +133,7 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
         size._read_at = state_of(size.tensors())  # noqa: SLF001
     for entries in by_device.values():
-        # float64 if one of them is.
+        # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
         _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
     for size in sizes:
@@ -131,12 +144,13 @@ class DelayedSizes:
     """All learned sizes that depend on the given parameters, read without waiting for the device.
 
     After each step :meth:`copy_to_host` queues a copy of :meth:`measure` behind the step's own work. Before each step
-    :meth:`update` uses the copy of two steps ago, which has long arrived. A mask may grow in two steps, so kernels are
-    sampled ``slack`` beyond the size that was read. If the mask has not grown, the additional samples are zero.
+    :meth:`update` uses the copy of ``delay`` steps ago, which has arrived by then. A mask may have grown since, so
+    kernels are sampled ``slack`` beyond the size that was read. If the mask has not grown, the additional samples are
+    zero.
 
     Args:
         parameters: parameters of a network, including those of its masks.
-        slack: how much further to sample, in units of the layer's size.
+        slack: additional reach to sample, in units of the layer's size.
         delay: number of steps after which a copy is used.
     """
 
@@ -158,7 +172,7 @@ class DelayedSizes:
     def measure(self) -> Tensor | None:
         """Return the numbers of all masks as one tensor on their device; None if there are none."""
         measured = [part for size, _ in self.sizes for part in size.measure()]
-        # float64 if one of them is; in float32 a reach is exact to a millionth.
+        # torch.cat returns float64 if one of the tensors is. Float32 gives a reach to one part in a million.
         return torch.cat(measured) if measured else None
 
     def copy_to_host(self, numbers: Tensor | None) -> None:
@@ -203,7 +217,7 @@ def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], sla
     values = iter(flat)
     for size, count in sizes:
         size.update([next(values) for _ in range(count)], slack)
-        size._is_exact = False  # noqa: SLF001  # read_sizes knows better
+        size._is_exact = False  # noqa: SLF001  # read_sizes sets it again
 
 
 def _parameters(size: LearnedSize) -> list[nn.Parameter]:
@@ -215,6 +229,6 @@ def _clamp(sizes: Iterable[LearnedSize]) -> None:
         size.clamp_()
 
 
-# Masks are clamped before they are read, and also while hooks are paused: clamping never waits for the device.
+# Masks are clamped before they are read, and also while hooks are paused, because clamping never waits for the device.
 _clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
 _sizes = on_optimizer_step(_parameters, read_sizes, also=lambda size: size.stale)

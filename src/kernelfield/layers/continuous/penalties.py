@@ -20,19 +20,22 @@ if TYPE_CHECKING:
 
 __all__ = ["aliasing_loss", "kernel_frequency", "kernel_l2", "kernel_norm", "nyquist"]
 
-#: which parameters :func:`kernel_norm` counts besides kernels
+#: parameters that :func:`kernel_norm` counts besides kernels
 OTHER_PARAMETERS = ("all", "biases", "none")
 
 
 @checked()
 def kernel_l2(model: nn.Module) -> Tensor:
-    r"""Return half the squared norm of all generated kernels of ``model`` (chapter 3, Eq. 4).
+    r"""Return half the squared norm of all generated kernels of ``model`` (chapter 3, Eq. 3).
 
     .. math:: \tfrac12 \sum_l \|\psi_l\|^2
 
-    Weight decay for continuous kernels: it is the kernel that should be small, not the weights of the network that
-    generates it. Kernels on groups count as they were rendered. Kernels that the forward pass has sampled inside
+    This is weight decay for continuous kernels: it penalises the kernel, not the weights of the network that generates
+    it. Kernels on groups count as they were rendered. Kernels that the forward pass has sampled inside
     :func:`sampled_once` are not sampled again.
+
+    Args:
+        model: any module.
 
     >>> from kernelfield import CKConv
     >>> layer = CKConv(2, 2, size=8)
@@ -45,13 +48,13 @@ def kernel_l2(model: nn.Module) -> Tensor:
 
 @checked(parameters=Choice(*OTHER_PARAMETERS))
 def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
-    r"""Return the sum of the norms, not squared, of all kernels and of other parameters: the publications' penalty.
+    r"""Return the sum of the norms, not squared, of all kernels and of other parameters.
 
     .. math:: \sum_l \|\psi_l\|_2 + \sum_p \|p\|_2
 
-    The published code of chapters 2, 3, 5 and 11 adds this to the loss, times a weight. A norm that is not squared
-    pulls with the same force however small a kernel is, so the same weight means something else for
-    :func:`kernel_l2`. Kernels count with their masks applied.
+    The published code of chapters 2, 3, 5 and 11 adds this to the loss, times a weight. The gradient of a norm that is
+    not squared does not shrink with the kernel, so a published weight does not carry over to :func:`kernel_l2`. Kernels
+    count with their masks applied.
 
     Args:
         model: any module.
@@ -70,17 +73,17 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     elif parameters == "all":
         generated = {id(p) for m in model.modules() if isinstance(m, Field) for p in m.parameters()}
         others = [p for p in model.parameters() if id(p) not in generated]
-    # A norm has no gradient at zero; torch returns 0 there, so biases that start at zero are safe.
+    # Norms are not differentiable at zero. Torch returns a gradient of 0, so biases that start at zero are safe.
     norms = [kernel.norm() for kernel in _kernels(model)]
     norms += torch._foreach_norm(others) if others else ()  # noqa: SLF001
     return torch.stack(norms).sum() if norms else torch.zeros(())
 
 
 def _kernels(model: nn.Module) -> list[Tensor]:
-    """Return the kernels of all convolutions; those that the forward pass has kept are not sampled again."""
+    """Return the kernels of all convolutions, without sampling those again that the forward pass has kept."""
     layers = list(_layers(model))
     batched: list[Tensor | None] = [None] * len(layers)
-    if not torch.compiler.is_compiling():  # a compiler fuses by itself
+    if not torch.compiler.is_compiling():  # a compiler fuses operations itself
         batched = sample_requests([(layer, layer.size, (1.0,) * layer.dim, None) for layer in layers])
     kernels = [layer.penalised_kernel() if k is None else k for layer, k in zip(layers, batched, strict=True)]
     return kernels + [_rendered(layer, kernel) for layer in _group_layers(model) for kernel in _group_kernels(layer)]
@@ -127,18 +130,18 @@ def aliasing_loss(
         \sum_\mathrm{layers} \sum_{l=1}^{L} \max\Big(0,\;
         f^+_l + \tfrac{1}{L} f^+_\mathrm{mask} - \tfrac{1}{L} f_\mathrm{Nyq}\Big)^2
 
-    Each filter has its share of the band, so that the gradient of one does not depend on the others (chapter 5's
-    appendix, "Improved implementation"). Layers whose field has no known highest frequency are skipped.
+    Each filter has its share of the band, so the gradient of one filter does not depend on the others (chapter 5,
+    appendix, "Improved implementation"). Layers whose field is not a filter network are skipped.
 
     Args:
         model: any module.
-        nyquist_factor: keep frequencies under this fraction of the Nyquist frequency, for use on coarser grids.
-        with_mask: include the mask, which widens the spectrum of the kernel.
-        per_filter: False penalises the sum over filters instead (Eq. 10).
+        nyquist_factor: fraction of the Nyquist frequency to stay under; below 1 for later use on coarser grids.
+        with_mask: whether to include the mask, which widens the spectrum of the kernel.
+        per_filter: whether each filter has its own term; False penalises the sum over filters (chapter 5, Eq. 12).
         cut: number of standard deviations after which the spectrum of a Gaussian counts as zero.
-        unit: unit of length of the frequencies, in units of a layer's size. A kernel as long as the input spans [-1, 1]
-            in the publication, but [-½, ½] (or [0, 1]) here: the published unit is half of ours, and with it the
-            published weight keeps its meaning. Use 1 for layers whose size is half the input's.
+        unit: unit of length of the frequencies, relative to the layer's size. A kernel as long as the input spans
+            [-1, 1] in the publication but [-½, ½] (or [0, 1]) here. The published unit is therefore 0.5, with which the
+            published weight of the loss can be used. Use 1 for layers whose size is half the input's.
 
     >>> from kernelfield import FlexConv
     >>> layer = FlexConv(2, 2, size=64)
@@ -162,21 +165,33 @@ def aliasing_loss(
 def nyquist(layer: ContinuousConv) -> float:
     """Return the highest frequency the training grid can hold, in cycles per unit of the kernel's coordinate.
 
-    Samples lie 1/size apart, so this is size/2 along the shortest axis. (Chapter 5's (k - 1)/4, for a kernel of k
-    points that spans [-1, 1].)
+    Samples lie 1/size apart, so this is size/2 along the shortest axis. For a kernel of k points that spans [-1, 1],
+    this is chapter 5's (k - 1)/4.
+
+    Args:
+        layer: the layer.
+
+    >>> from kernelfield import FlexConv
+    >>> nyquist(FlexConv(2, 2, size=64))
+    32.0
     """
     return min(layer.size) / 2
 
 
 @checked(cut=NOT_NEGATIVE)
 def kernel_frequency(layer: ContinuousConv, cut: float = 2.0) -> Tensor | None:
-    """Return the highest frequency of a layer's kernel, field and mask (chapter 5, Eq. 9); None if unknown.
+    """Return the highest frequency of a layer's kernel, field and mask together (chapter 5, Eq. 11); None if unknown.
 
-    In cycles per unit of the kernel's coordinate, like :func:`nyquist`.
+    It is in cycles per unit of the kernel's coordinate, like :func:`nyquist`.
 
     Args:
         layer: the layer.
         cut: number of standard deviations after which the spectrum of a Gaussian, in field or mask, counts as zero.
+
+    >>> from kernelfield import FlexConv
+    >>> layer = FlexConv(2, 2, size=64)
+    >>> bool(kernel_frequency(layer) > layer.field.max_frequency())
+    True
     """
     highest = layer.field.max_frequency(cut)
     return None if highest is None else highest + _mask_frequency(layer, cut)

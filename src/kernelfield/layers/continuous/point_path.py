@@ -1,4 +1,4 @@
-"""Continuous convolutions of values at points, where there is no grid to sample the kernel on."""
+"""Continuous convolutions of values at points instead of on a grid."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ if TYPE_CHECKING:
 
 __all__ = ["convolve_points", "use_point_plans", "uses_features"]
 
-#: slack of the plan of each layer that measures its points in the next call
+#: slack of the plan that a layer makes at its next call, for layers that are to make one
 _planning: dict[ContinuousConv, float] = {}
 
 
 @checked(network=Instance("torch.nn.Module"), x=TensorOf("float"), slack=POSITIVE)
 def use_point_plans(network: nn.Module, x: Tensor, *, slack: float = 1.25, **sampling: Any) -> None:
-    """Let the convolutions of a network plan, once, how to convolve between points.
+    """Make a plan, from an example input, of how each convolution of a network convolves at points.
 
-    The network runs on an example, and each of its convolutions keeps a :class:`kernelfield.ops.PointPlan` for points
-    like these. From then on the host never waits for the device to learn where the points are, and the methods "cells"
-    and "grid" work in compiled and exported graphs, for any number of points. Outputs are NaN for points that do not
-    fit the plan: make a new one from such points, or set ``point_plan`` of the layers to None.
+    The network runs on the example, and each of its convolutions keeps a :class:`kernelfield.ops.PointPlan` for points
+    like these. From then on the host never waits for the device to learn where the points are. The methods "cells" and
+    "grid" also work in compiled and exported graphs, for any number of points. Outputs are NaN for points that do not
+    fit the plan. For such points, make a new plan or set ``point_plan`` of the layers to None.
 
     Args:
         network: the network or layer.
-        x: its input.
-        slack: factor by which later points may extend further, and be denser, than those of ``x``.
+        x: example input of the network.
+        slack: factor by which later points may extend further and be denser than those of ``x``.
         sampling: further arguments of its forward pass, such as ``coords``.
 
     >>> import kernelfield as kf
@@ -82,18 +82,18 @@ def convolve_points(
         coords: (batch or 1, points, dim) coordinates in training steps.
         weight: (batch, points) weight of each sample, or None.
         steps: sampling step along each axis that the weights refer to.
-        mask: (batch, points) whether a sample was seen, or None.
+        mask: (batch, points), True where a sample was seen, or None.
         at: (batch or 1, queries, dim) coordinates of the outputs, or None for those of the points.
     """
     if layer.boundary == "periodic":
         raise ValueError("coords must be None for a layer with boundary='periodic', got a tensor")
-    # Half precision cannot tell long times apart, only their differences.
+    # In half precision, late times round to the same number, so their differences are computed in float32.
     dtype = torch.promote_types(layer.reach.dtype, torch.float32)
     if torch.finfo(coords.dtype).bits > torch.finfo(dtype).bits:
         coords, at = _near_zero(coords, at, mask)
     coords = coords.to(dtype)
     measure = math.prod(steps)
-    # A plain number: a tensor would have to be copied to the device, which no CUDA graph can hold.
+    # A Python number, because a CUDA graph cannot contain the copy of a tensor from the host.
     weighted = x * (measure if weight is None else (weight * measure).unsqueeze(1).to(x.dtype))
     groups, out = (layer.groups, layer.out_channels) if layer.groups == 1 else (x.shape[1], x.shape[1])
     values = layer.values if out == layer.out_channels else partial(layer.values, channels=out)
@@ -124,7 +124,8 @@ def convolve_points(
     density_weight = None if weight is None or weight.dtype == torch.bool else weight
     if not layer.causal or (measure == 1 and density_weight is None) or 0 in (coords.shape[1], y.shape[-1]):
         return y
-    # Half of the training cell at lag zero lies in the future (SampledKernel.finish). It replaces half of this cell.
+    # Half of the cell at lag zero lies in the future. A training cell has width 1, so half of it replaces half of this
+    # input's cell, as SampledKernel.finish does on grids.
     times = coords[..., 0].expand(x.shape[0], -1)
     cell: float | Tensor = 1.0
     if density_weight is not None:  # samples at one time share the cell
@@ -137,7 +138,7 @@ def convolve_points(
 
 
 def _near_zero(coords: Tensor, at: Tensor | None, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Shift coordinates so that the first of each sample is zero: dates in float64 keep their digits in float32."""
+    """Shift coordinates so that each sample's lowest is zero: dates in float64 then keep their digits in float32."""
     if coords.shape[1] == 0:
         return coords, at
     with torch.no_grad():
@@ -160,7 +161,7 @@ def _support(
     steps = layer.kernel_support.steps
     if steps == layer.size:
         return layer.reach, values, full
-    # A product, and not a new tensor: nothing is copied to the device.
+    # Multiplying by a Python number avoids a copy of a new tensor to the device.
     share = [a / b for a, b in zip(steps, layer.size, strict=True)]
     size = tuple(map(float, steps))
     if len(set(share)) == 1:
@@ -179,7 +180,7 @@ def uses_features(layer: ContinuousConv) -> bool:
 def _convolve_features(layer: ContinuousConv, weighted: Tensor, coords: Tensor, at: Tensor | None) -> Tensor:
     """Convolve with the field's features, under the mask, and apply its last linear map to the sums.
 
-    The map and the sum over points commute, and there are far fewer features than pairs of channels.
+    The map commutes with the sum over points, and there are far fewer features than pairs of channels.
     """
 
     def features(offsets: Tensor) -> Tensor:

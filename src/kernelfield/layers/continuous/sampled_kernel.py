@@ -1,4 +1,4 @@
-"""A kernel that is sampled from a field: the part of a continuous convolution that knows nothing of its input."""
+"""A kernel that is sampled from a field: the part of a continuous convolution that does not depend on the input."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ if TYPE_CHECKING:
 
 __all__ = ["SampledKernel", "smooth_kernel"]
 
-#: with chapter 3's starting values, kernels of up to _FEW_POINTS may be almost zero: a variance below _SILENT
+#: with chapter 3's starting values, a kernel of up to _FEW_POINTS points may be almost zero: of energy below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
 
 
 class SampledKernel(nn.Module):
     r"""A field, with or without a mask, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
 
-    Field and mask stay in float32 if the module is cast to half precision; signals and outputs do not.
+    If the module is cast to half precision, its field and mask stay in float32; the other parameters are cast.
 
     Args:
         in_channels: channels of the input.
@@ -45,11 +45,11 @@ class SampledKernel(nn.Module):
         field: makes the kernel's field from ``(dim, channels)``; or a field.
         dim: number of spatial dimensions, 1 to 3.
         mask: a mask on the kernel, or None.
-        crop: sample only the mask's support.
-        causal: the kernel has no lags below zero; dim 1.
-        depthwise: one kernel per channel.
-        smooth: blur the kernel over a training step when it is sampled finer than in training.
-        neighbors: number of points that the convolution sums over; sets the initial scale.
+        crop: whether to sample only the mask's support.
+        causal: whether the kernel has only lags of at least zero; needs dim 1.
+        depthwise: whether each channel has its own kernel and channels are not mixed.
+        smooth: whether to blur the kernel over a training step when it is sampled finer than in training.
+        neighbors: number of points that the convolution sums over, which sets the initial scale.
         gain: initial scale, "start", a number or None; see :class:`ContinuousConv`.
         spread: largest initial distance of envelope centres from offset zero, for fields with envelopes.
     """
@@ -88,14 +88,14 @@ class SampledKernel(nn.Module):
             dim,
             out_channels * in_channels // self.groups,
             mean_range=(0.0 if causal else -spread, spread),
-            # Half of the training grid's Nyquist frequency: products of a few sines stay below what the grid can hold.
+            # Half of the training grid's Nyquist frequency leaves room for products of a few sines.
             bandwidth=min(self.size) / 4,
-            beta=0.5,  # the thesis's envelopes, Gamma(α, 1) for coordinates that span [-1, 1] over one input
+            beta=0.5,  # the thesis draws from Gamma(α, 1), for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),
             spacing=tuple(1 / n for n in self.size),
             first=0.0 if causal else None,
-            origin=0.5 if causal else 0.0,  # where the authors' coordinates, from -1 to 1 over an input, are 0
+            origin=0.5 if causal else 0.0,  # the zero of the authors' coordinates, which span [-1, 1] over one input
         )
         self.mask = mask
         cropped = crop and mask is not None
@@ -105,7 +105,7 @@ class SampledKernel(nn.Module):
         self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], FrozenKernel] = {}
-        #: freeze the kernel for each step at its first use
+        #: whether to freeze the kernel for each step at its first use
         self._freezes_on_use = False
         if isinstance(gain, str):
             self._apply_published_scale_()
@@ -120,13 +120,13 @@ class SampledKernel(nn.Module):
 
         Args:
             step: sampling step in training steps, one or one per axis.
-            measured: weight each point by the volume of its grid cell, as the convolution does. False returns the plain
-                values, which do not depend on the step.
+            measured: whether to weight each point by the volume of its grid cell, as the convolution does. False
+                returns the plain values, which do not depend on the step.
         """
         return self.sample(floats_per_axis("step", step, self.dim), measured=measured)
 
     def freeze(self, step: float | Sequence[float] = 1.0) -> SampledKernel:
-        """Sample the kernel for ``step`` once and use it from now on, until :meth:`unfreeze` or training mode."""
+        """Sample the kernel for ``step`` once and reuse it until :meth:`unfreeze` or ``train()`` is called."""
         steps = floats_per_axis("step", step, self.dim)
         with torch.inference_mode(False), torch.no_grad():
             self._frozen[steps] = FrozenKernel(self.sample(steps), self.causal)
@@ -139,7 +139,7 @@ class SampledKernel(nn.Module):
 
     @contextlib.contextmanager
     def freezing(self, kernels: dict[tuple[float, ...], FrozenKernel]) -> Iterator[None]:
-        """Freeze kernels at their first use inside the ``with`` block, and keep them in ``kernels`` for the next one.
+        """Freeze kernels at their first use inside the ``with`` block, and keep them in ``kernels`` for later blocks.
 
         Args:
             kernels: frozen kernels by sampling step; empty at first.
@@ -180,12 +180,12 @@ class SampledKernel(nn.Module):
             terms = self.in_channels // self.groups * (self.neighbors or self._initial_points())
             self.field.scale_(1 / math.sqrt(terms))
             if self._initial_points() <= _FEW_POINTS and self.energy() < _SILENT:
-                # Chapter 3's sines are 0 in the middle of a kernel. A mask that leaves only the middle leaves nothing.
+                # Chapter 3's sines are 0 in the middle of a kernel, so a mask that keeps only the middle keeps nothing.
                 self.field.spread_phases_()
                 self.preserve_variance_()
 
     def _initial_points(self) -> int:
-        """Return how many kernel points the initial mask keeps at the training step."""
+        """Return the number of kernel points at the training step inside the initial mask."""
         reach = [n - 1 for n in self.size]
         if self.mask is not None:
             low, high = self.mask.support()
@@ -198,8 +198,12 @@ class SampledKernel(nn.Module):
         r"""Scale the field so that the layer maps white noise of variance 1 to variance gain².
 
         Chapter 3 multiplies the last linear map of the kernel network by :math:`g/\sqrt{N_\mathrm{in} |\Omega|}`, which
-        is right for a field of variance 1. Here the field's energy is measured, at up to ``samples`` of its
-        :math:`|\Omega|` points, and divided out, which is right for any field under any mask.
+        is correct for a field of variance 1. This method divides by the square root of the measured :meth:`energy`,
+        which is correct for any field and mask.
+
+        Args:
+            gain: gain g, one for all outputs or one per value of the field.
+            samples: number of points at which to measure the energy, at most.
         """
         self.field.scale_(gain / self.energy(samples).clamp(min=1e-30).sqrt())
 
@@ -235,12 +239,12 @@ class SampledKernel(nn.Module):
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
-        """Return a key; layers with equal keys are sampled together. None for a layer sampled alone."""
+        """Return a key that is equal for layers that can be sampled together, or None for a layer sampled alone."""
         field = self.field.alike()
         if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
         if has_hooks(self.field, self.mask):
-            return None  # a hook belongs to a call of one field or mask
+            return None  # hooks must see the call of their own field or mask
         groups = 1 if self.groups == 1 else 0
         return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
 
@@ -279,10 +283,10 @@ class SampledKernel(nn.Module):
     def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
         r"""Smooth kernels (…, out, in / groups, *points) of field times mask; weight each point by its cell's volume.
 
-        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. At the training step its
-        cell is [-½, ½], half of it in the future, and kernels are learned with this cell. At another step the cell is
-        [-½, step/2], with a weight of (1 + step)/2. Outputs at two steps then differ in second order of the step; with
-        a cell of width ``step`` they would differ in first order.
+        The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. Kernels are learned at the
+        training step, where the cell of the first point is [-½, ½]: half of it lies in the future. At another step that
+        half is kept, so the cell is [-½, step/2] and the weight (1 + step)/2. Outputs at two steps then differ in
+        second order of the step. With a cell of width ``step`` they would differ in first order.
         """
         if self.smooth and min(steps) < 1:
             kernel = smooth_kernel(kernel, steps)
@@ -305,7 +309,7 @@ class SampledKernel(nn.Module):
         Args:
             lengths: length of the input along each axis.
             steps: sampling step along each axis in training steps, 0-dimensional float64 tensors.
-            channels: number of channels to sample, the first ones.
+            channels: number of channels to sample, counted from the first.
         """
         axes, inside = [], []
         for n, step, size in zip(lengths, steps, self.size, strict=True):
@@ -351,14 +355,14 @@ def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
 
 
 def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step (chapter 2, 5.5).
+    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step.
 
-    The window reaches one training step to each side. At the ends of the kernel it is truncated and renormalised, so a
-    constant kernel does not change.
+    Chapter 2, appendix "Dealing with High-Frequency Components". The window reaches one training step to each side. At
+    the ends of the kernel it is truncated and renormalised, so a constant kernel does not change.
 
     Args:
         kernel: (…, \*points) kernel.
-        steps: its sampling step along each axis; axes of step 1 and above are left alone.
+        steps: its sampling step along each axis; axes with a step of at least 1 do not change.
 
     >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
     tensor([[[1., 1., 1., 1., 1., 1., 1.]]])

@@ -18,7 +18,14 @@ __all__ = ["sample_weight", "seen_only"]
 
 @checked(x=TensorOf("any", "batch, channels, *space"), mask=TensorOf("bool", "batch, *space") | None)
 def seen_only(x: Tensor, mask: Tensor | None) -> Tensor:
-    r"""Return (batch, channels, \*space) values with zeros at unseen positions, whose values may be NaN.
+    r"""Set values at unseen positions, which may be NaN, to zero.
+
+    Args:
+        x: (batch, channels, \*space) values.
+        mask: (batch, \*space), True where a position was seen; None if all were.
+
+    Returns:
+        (batch, channels, \*space) values.
 
     >>> seen_only(torch.tensor([[[1.0, float("nan")]]]), torch.tensor([[True, False]]))
     tensor([[[1., 0.]]])
@@ -45,13 +52,13 @@ def sample_weight(
         density = sample_density(coords, mask, causal=causal)
     else:
         _check_density(density, mask)
-    # A grid has one sample per step; the weight is relative to that.
+    # A grid has one sample per step. Weights are relative to that density.
     weight = 1 / (density * math.prod(steps))
     return weight if mask is None else torch.where(mask, weight, 0.0)
 
 
 def _check_density(density: Tensor, mask: Tensor | None) -> None:
-    """Raise a ValueError unless the density of every seen sample is positive and finite, where the host may read it."""
+    """Raise a ValueError unless the density of every seen sample is positive and finite, if the host may read it."""
     if not may_read(density):
         return
     good = (density > 0) & density.isfinite()

@@ -1,4 +1,4 @@
-"""Separable continuous convolutions (chapter 3, section 3.3)."""
+"""Separable continuous convolutions (chapter 3, section 4.1)."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["SeparableConv"]
 
-#: options that describe a mask, for :class:`FlexConv` alone
+#: options that describe a mask; only :class:`FlexConv` takes them
 _MASK_OPTIONS = ("threshold", "learn_sigma", "isotropic", "crop")
 _OPTIONS = (
     "dim",
@@ -36,7 +36,7 @@ _OPTIONS = (
 
 
 class SeparableConv(nn.Module):
-    r"""A depthwise continuous convolution, then a linear map of the channels.
+    r"""A depthwise continuous convolution followed by a linear map of the channels (chapter 3, section 4.1).
 
     .. math:: y(t) = W \Big[b + \sum_\tau \psi(t - \tau) \odot x(\tau)\Big] + c
 
@@ -54,8 +54,8 @@ class SeparableConv(nn.Module):
         learn_mean: whether the mask's centre is learned too.
         bias: whether both parts add a bias, initially zero.
         options: further arguments of :class:`FlexConv`, or of :class:`CKConv` if there is no mask: dim, causal,
-            threshold, learn_sigma, isotropic, crop, boundary, smooth, neighbors, method, gain, kernel_dropout. Those
-            that describe a mask have no effect without one.
+            threshold, learn_sigma, isotropic, crop, boundary, smooth, neighbors, method, gain, kernel_dropout,
+            point_method, tolerance. Those that describe a mask have no effect without one.
 
     >>> import torch
     >>> layer = SeparableConv(6, 16, dim=3, size=8)
@@ -112,11 +112,11 @@ class SeparableConv(nn.Module):
 
         Args:
             x: (batch, in, *space) signal, or (batch, in, points) values.
-            active: the channels in use, of the input and of the output; all of them if not given.
-            activation: as in :func:`kernelfield.ops.fused.linear`, like the arguments below.
-            dropout: probability of a zero.
-            dropout_channels: drop whole channels.
-            residual: signal to add at the end.
+            active: the input and output channels in use; all if not given.
+            activation: "relu", "gelu" or None; see :func:`kernelfield.ops.fused.linear`.
+            dropout: probability to set a value to zero, after the activation.
+            dropout_channels: whether to drop whole channels.
+            residual: (batch, out, *space) signal to add at the end.
             sampling: step, coords, mask, density and kernel, as in :meth:`ContinuousConv.forward`.
         """
         x = self.depthwise(x, active=active, add_bias=False, **sampling)

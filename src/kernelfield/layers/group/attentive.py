@@ -30,7 +30,7 @@ ATTENTION = ("full", "channel", "spatial", "input", "gate")
 
 
 class _Attention(nn.Module):
-    r"""The residual maps of the responses of one kernel to one signal, before they are summed.
+    r"""The learned maps that weight the responses of a kernel to a signal before they are summed.
 
     Responses are :math:`\tilde f[b, o, h, c, \tilde h, x]`; a lifted signal has one :math:`\tilde h`.
     """
@@ -72,7 +72,7 @@ class _Attention(nn.Module):
 
     def _matrices(self, rows: int, columns: int) -> nn.Module:
         if not self.lifting:
-            terms = columns * (self.group.order or 1)  # with the group, as in the authors' code
+            terms = columns * (self.group.order or 1)  # the authors' code counts the group too
             return GroupKernel(
                 self.group, Table, self.shape[0] * rows, columns, kernel_size=1, on_space=False, fan_in=terms
             )
@@ -89,7 +89,7 @@ class _Attention(nn.Module):
 
 
 class _AttentiveConv(BaseGroupConv):
-    """Base class of attentive convolutions: the branch that computes the attention."""
+    """Base class of attentive convolutions, with the branch that computes the attention."""
 
     lifting = False
     kernel: GroupKernel
@@ -129,7 +129,7 @@ class _AttentiveConv(BaseGroupConv):
             self.branch = _Attention(in_channels, out_channels, group, attention, *sizes, self.lifting)
 
     def _attended(self, x: Tensor) -> GroupSignal:
-        r"""Return the convolution of (batch, in, h̃, \*space) values, minus what attention removes."""
+        r"""Return the convolution of (batch, in, h̃, \*space) values minus the part that attention removes."""
         assert isinstance(self.branch, _Attention)
         kernel = match_precision(self.kernel.flipped(), x)
         y = correlate(x.flatten(1, 2), folded(kernel), self.boundary).unflatten(1, (self.out_channels, -1))
@@ -138,7 +138,7 @@ class _AttentiveConv(BaseGroupConv):
         return self._output(y - removed, None, None, self.group)
 
     def _maps(self, x: Tensor) -> Tensor:
-        r"""Return α⁺ = 1 - α⁻, averaged over everything but samples, output elements and positions."""
+        r"""Return α⁺ = 1 - α⁻, averaged over all axes except samples, output elements and positions."""
         branch, dim = self.branch, self.group.dim
         if isinstance(branch, (InputAttention, GateAttention)):
             channel, space = branch.maps(x.squeeze(2) if branch.lifting else x)
@@ -158,12 +158,12 @@ class _AttentiveConv(BaseGroupConv):
 
 
 class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
-    r"""A lifting convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
+    r"""A lifting convolution whose responses are weighted before they are summed (chapter 8, Eq. 14 to 19).
 
     .. math:: y_o(x, h) = \sum_c \big(1 - \alpha_X(x, h)\, \alpha_C(h)_c\big)\, \tilde f_{oc}(x, h), \qquad
         \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
 
-    Arguments as in :class:`AttentiveGroupConv`, except ``hidden``: the maps between channels keep their full width.
+    The arguments are those of :class:`AttentiveGroupConv`, except ``hidden``: here W₁ and W₂ keep all input channels.
 
     >>> from kernelfield.groups import Cyclic
     >>> AttentiveLiftingConv(3, 4, group=Cyclic(4))(torch.randn(2, 3, 9, 9)).values.shape
@@ -187,7 +187,7 @@ class AttentiveLiftingConv(_AttentiveConv, LiftingConv):
 
 
 class AttentiveGroupConv(_AttentiveConv, GroupConv):
-    r"""A group convolution whose responses are weighted before they are summed (chapter 8, Eq. 13 to 18).
+    r"""A group convolution whose responses are weighted before they are summed (chapter 8, Eq. 14 to 19).
 
     .. math::
         y_o(x, h) &= \sum_{c, \tilde h} \big(1 - \alpha_X(x, h, \tilde h)\, \alpha_C(h, \tilde h)_c\big)\,
@@ -197,12 +197,12 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
         \alpha_X(x, h, \tilde h) &= \sigma\big([\overline{\alpha_C \tilde f}, \widehat{\alpha_C \tilde f}] *
             \mathcal{L}_h \psi^X\big)
 
-    with mean and maximum over space in α_C and over channels in α_X. There are |H|² · in times as many responses as
-    output values. The output is an ordinary convolution minus a weighted sum of responses,
-    :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU, for planes of at most float32, its kernels write no
-    response to memory. Elsewhere the layer computes responses for a few samples and output channels at a time, and
-    again in the backward pass, so that memory stays bounded. The gradient of a maximum goes to one maximal entry on a
-    GPU, and in equal parts to all of them elsewhere.
+    Bars denote the mean and hats the maximum, over space in α_C and over channels in α_X. There are |H| · in times as
+    many responses as output values. The output is an ordinary convolution minus a weighted sum of responses,
+    :func:`kernelfield.ops.attentive.attentive_residual`. On a GPU, for two spatial dimensions and dtypes up to float32,
+    its kernels write no response to memory. Otherwise the layer computes responses for a few samples and output
+    channels at a time, and again in the backward pass, so memory stays bounded. The gradient of a maximum goes to one
+    maximal entry on a GPU, and in equal parts to all of them elsewhere.
 
     Args:
         in_channels: channels of the input.
@@ -211,14 +211,14 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
         kernel_size: points of the kernel along each axis.
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
-        attention: "full", channel and then spatial attention; "channel"; "spatial"; "input", attention on the input
-            alone (:class:`~kernelfield.layers.group.InputAttention`); or "gate", one map for all channels of the input
-            (:class:`~kernelfield.layers.GateAttention`).
+        attention: "full" for channel attention followed by spatial attention, "channel" or "spatial" for one of them,
+            "input" for attention on the input alone (:class:`~kernelfield.layers.group.InputAttention`), or "gate" for
+            one map for all channels of the input (:class:`~kernelfield.layers.GateAttention`).
         hidden: width between W₁ and W₂; half of the input channels by default.
         attention_size: points of ψ^X along each axis, odd.
-        dilation: distance between its points; for "input" only.
-        chunk: number of output channels, of all samples, whose responses are held at once, on a GPU too. By default as
-            many samples and channels as fit into 64 MiB or twice the input, whichever is more.
+        dilation: distance between the points of ψ^X; for "input" only.
+        chunk: number of output channels, of all samples, whose responses are in memory at once, on a GPU too. By
+            default as many samples and channels as fit into 64 MiB or twice the input, whichever is more.
 
     >>> from kernelfield.groups import Cyclic
     >>> layer = AttentiveGroupConv(3, 4, group=Cyclic(4), kernel_size=3)

@@ -29,23 +29,24 @@ PER = ("channel", "filter")
 
 
 class CyclicSelfAttention(nn.Module):
-    r"""Co-attention of the responses of one channel at one position to each other (chapter 7, Eq. 11 to 14).
+    r"""Attention between the responses of one channel at one position (chapter 7, Eq. 6 to 9).
 
     .. math:: y = \frac{\tilde a}{\max \tilde a} \odot x, \qquad \tilde a = \mathrm{softmax}(x A / n), \qquad
         A_{gh} = a(h^{-1} g)
 
     for the n = |H| responses x of a channel. A commutes with the action of the group on them: for a cyclic group it is
-    circulant. It has n learned numbers for each channel, initialised like the weights of the layer whose responses they
-    weight, except a(e) = 1: A starts close to the identity (chapter 7, section 5).
+    circulant. It has n learned numbers for each channel. They are initialised like the weights of the layer whose
+    responses they weight, except a(e) = 1, so A starts close to the identity (chapter 7, section 4).
 
     Args:
         channels: number of channels.
         group: a finite group.
-        form: "group" for the matrix above; "blocks", for a group of rotations and mirror, the chapter's arrangement of
-            circulant blocks [[B, C], [C, B]], which commutes with the mirror but not with rotations; "free" for n² free
-            numbers. The last two are not equivariant (a single circulant block is), and serve for comparison.
-        fan_in: number of terms that a response sums over; sets the scale of the initial numbers. By default that of a
-            layer with as many channels and one point in space, channels · n.
+        form: "group" for the matrix above. "blocks" for the circulant blocks [[B, C], [C, B]] of chapter 7, Eq. 11, on
+            a group of rotations and the mirror; they commute with the mirror but not with rotations. "free" for n² free
+            numbers. The last two serve for comparison and are not equivariant, except "blocks" on a cyclic group, where
+            there is a single circulant block.
+        fan_in: number of terms that a response sums over, which sets the scale of the initial numbers; by default
+            channels · n, as in a layer with as many input channels and one point in space.
 
     >>> from kernelfield.groups import Cyclic
     >>> attention = CyclicSelfAttention(3, group=Cyclic(4))
@@ -85,7 +86,7 @@ class CyclicSelfAttention(nn.Module):
         """Return the weights of (batch, channels, n, *space) responses; the largest at each position is 1."""
         flat = x.flatten(3) if x.dim() > 3 else x.unsqueeze(3)
         scores = torch.matmul(self.matrix().mT.to(flat.dtype), flat) / x.shape[2]
-        # A softmax divided by its maximum is the exponential of the scores less the largest.
+        # A softmax divided by its maximum equals exp(score - largest score).
         return (scores - scores.amax(dim=2, keepdim=True)).exp().view(x.shape).to(x.dtype)
 
     @checked(x=SIGNAL)
@@ -117,17 +118,17 @@ class CyclicSelfAttention(nn.Module):
 
 
 class CoAttentive(nn.Module):
-    r"""A convolution and co-attention of its responses (chapter 7, section 4).
+    r"""A convolution followed by attention between its responses (chapter 7, section 3).
 
     A group convolution has one filter for each relative element s = h⁻¹h̃, and sums their responses
 
     .. math:: z_{os}(x, h) = \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x), s\big)\, f_i(\tilde x, hs)\, d\tilde x
 
-    over s. With ``per="channel"`` attention weights the sum over h, with |H| learned numbers for each channel. With
-    ``per="filter"`` it weights each :math:`z_{os}` over h before the sum, with |H|² numbers for each channel; the
-    published sizes of a-DREN, a-r-NIN and a-r-ResNet-20 are of this kind. Both are equivariant. A lifting convolution
-    has one filter for each channel, so both are the same. Responses of a :class:`ProjectionConv` are weighted before
-    it sums over the group.
+    over s. With ``per="channel"`` attention acts on the sums, with |H| learned numbers for each channel. With
+    ``per="filter"`` it acts on each :math:`z_{os}` before the sum, with |H|² numbers for each channel; the published
+    parameter counts of a-DREN, a-r-NIN and a-r-ResNet-20 are of this kind. Both are equivariant. A lifting convolution
+    has one filter for each channel, so both are the same. Responses of a :class:`ProjectionConv` are weighted before it
+    sums over the group.
 
     Args:
         conv: a lifting, group or projection convolution on all elements of a finite group.
@@ -161,6 +162,7 @@ class CoAttentive(nn.Module):
 
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal | Tensor:
+        r"""Convolve a signal that the convolution takes; return a signal, or a tensor from a projection."""
         conv = self.conv
         if not self.before_sum:
             return self.attention(conv(x))

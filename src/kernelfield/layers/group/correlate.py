@@ -1,4 +1,4 @@
-"""The convolution of all group layers, with group axes folded into channels; also for even kernels and "valid"."""
+"""Convolutions for group layers, which fold group axes into channels; with even kernels and boundary "valid"."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ __all__ = [
 _CONVS: dict[int, Callable[..., Tensor]] = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 BOUNDARIES = ("zero", "periodic", "valid")
 
-# Kernels of up to this many points along every axis are summed directly. With the group folded into channels there are
-# so many channel products that a Fourier transform does not pay off.
+# Kernels of at most this many points along every axis are convolved directly. With the group folded into channels there
+# are so many pairs of channels that the FFT does not pay off.
 DIRECT_POINTS = 15
 #: whether planes are convolved in channels-last memory format, by device. Tensor cores prefer it, but norms over the
-#: group then take many small launches, which are free only in a captured step or its warm-up
+#: group then need many small launches, which cost nothing only in a captured step or its warm-up
 CHANNELS_LAST: dict[str, Callable[[], bool]] = {"cpu": lambda: True, "cuda": step_hooks_paused}
 
 
@@ -42,7 +42,7 @@ def convolve(x: Tensor, kernel: Tensor, boundary: str, groups: int = 1) -> Tenso
     r"""Convolve (batch, in, \*space) with (out, in / groups, \*points), by :func:`kernelfield.ops.conv`.
 
     ``boundary="valid"`` returns only outputs whose window lies within the signal, n - points + 1 along each axis. They
-    lie symmetrically for even kernels too, whose centre is between two samples.
+    are centred in the signal for even kernels too, whose centre lies between two samples.
     """
     kernel = match_precision(kernel, x)
     if boundary != "valid" and _is_too_long(kernel, x):
@@ -68,7 +68,7 @@ def correlate(x: Tensor, kernel: Tensor, boundary: str) -> Tensor:
 
 
 def match_precision(kernel: Tensor, x: Tensor) -> Tensor:
-    """Return a kernel that a module of half precision keeps in float32, in the dtype of the signal."""
+    """Return a kernel in the dtype of a half-precision signal; modules of half precision keep kernels in float32."""
     keeps = kernel.dtype == torch.float32 and x.dtype in (torch.bfloat16, torch.float16)
     return kernel.to(x.dtype) if keeps and not torch.is_autocast_enabled(x.device.type) else kernel
 
@@ -87,7 +87,7 @@ def _laid_out(x: Tensor, kernel: Tensor) -> tuple[Tensor, Tensor]:
     """Return a signal and a kernel in the memory format in which their convolution is fastest."""
     if kernel.dim() != 4 or not prefers_channels_last(x.device):
         return x, kernel.contiguous()
-    # The strides of a single channel are ambiguous; these mark it as channels last.
+    # A tensor with a single channel may count as either format, depending on its strides. These mean channels-last.
     return (x.squeeze(1).unsqueeze(-1).movedim(-1, 1) if x.shape[1] == 1 else x), kernel
 
 
@@ -125,6 +125,6 @@ def check_even(kernel_size: int, boundary: str) -> None:
     """Raise if an even kernel is used with a boundary that keeps the length."""
     if kernel_size % 2 == 0 and boundary != "valid":
         raise ValueError(
-            f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: the output of an even kernel lies "
+            f"kernel_size must be odd for boundary={boundary!r}, got {kernel_size}: outputs of an even kernel lie "
             "between the samples; use boundary='valid'"
         )

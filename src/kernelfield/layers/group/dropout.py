@@ -17,9 +17,10 @@ __all__ = ["GroupDropout"]
 
 
 class GroupDropout(ValueLayer):
-    r"""Dropout of channels, at all elements and positions together; ``nn.Dropout`` drops single values.
+    r"""Dropout of whole channels, at all elements and positions together.
 
-    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
+    ``nn.Dropout`` drops single values instead. This layer takes a :class:`GroupSignal` or a tensor,
+    (batch, channels, group, \*space), and returns the same type.
 
     Args:
         p: probability to drop a channel.

@@ -1,4 +1,4 @@
-"""Build group convolutions by the name of their attention."""
+"""Functions that build group convolutions from the name of their attention."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 __all__ = ["make_group_conv", "make_lifting_conv", "make_projection_conv"]
 
-#: chapter 7's attention to the responses of a convolution: the form of its matrices, and whether each channel or each
-#: filter has one. "free" matrices are not constrained to be equivariant; they serve for comparison
+#: arguments ``form`` and ``per`` of :class:`CoAttentive` (chapter 7) by name. "free" matrices are not equivariant; they
+#: serve for comparison
 CO_ATTENTION = {"co": ("group", "channel"), "co_filter": ("group", "filter"), "free": ("free", "channel")}
 KINDS = (*CO_ATTENTION, "full", "channel", "spatial", "input", "gate")
 
@@ -39,8 +39,8 @@ def make_lifting_conv(
         out_channels: channels of the output.
         group: the group.
         attention: None, "co", "co_filter", "free", "full", "channel", "spatial", "input" or "gate".
-        options: further arguments of :class:`LiftingConv`, and attention_size and dilation of
-            :class:`AttentiveLiftingConv`, which have no effect on other kinds of attention.
+        options: further arguments of :class:`LiftingConv`, and ``attention_size`` and ``dilation`` of
+            :class:`AttentiveLiftingConv`, which other kinds of attention ignore.
     """
     return _make(LiftingConv, AttentiveLiftingConv, attention, in_channels, out_channels, group=group, **options)
 
@@ -48,14 +48,14 @@ def make_lifting_conv(
 def make_group_conv(
     in_channels: int, out_channels: int, *, group: Group, attention: str | None = None, **options: Any
 ) -> nn.Module:
-    """Return a group convolution with attention; arguments as in :func:`make_lifting_conv`, and hidden."""
+    """Return a group convolution with attention; arguments as in :func:`make_lifting_conv`, and ``hidden``."""
     return _make(GroupConv, AttentiveGroupConv, attention, in_channels, out_channels, group=group, **options)
 
 
 def make_projection_conv(
     in_channels: int, out_channels: int, *, group: Group, attention: str | None = None, **options: Any
 ) -> nn.Module:
-    """Return a convolution from a group to space with attention, None, "co", "co_filter" or "free"."""
+    """Return a convolution from a group to space; ``attention`` is None, "co", "co_filter" or "free"."""
     if attention is not None and attention not in CO_ATTENTION:
         raise ValueError(
             f"attention must be None or one of {', '.join(CO_ATTENTION)} for a layer that sums over the group, "

@@ -74,7 +74,7 @@ class BaseGroupConv(nn.Module):
             return None, None
         like: Tensor = next(self.parameters())
         if like.dtype in (torch.bfloat16, torch.float16):
-            like = like.detach().float()  # neighbouring angles would be the same
+            like = like.detach().float()  # in half precision neighbouring angles would round to one number
         if self.distribution.per_sample and self.distribution.random:
             return self.distribution.draw_each(like, x.shape[0]), None
         return self.distribution(like)
@@ -101,9 +101,9 @@ class LiftingConv(BaseGroupConv):
     .. math:: y_o(x, h) = |\det h|^{-1} \sum_i \int \psi_{oi}\big(h^{-1}(x - \tilde x)\big)\, f_i(\tilde x)\, d\tilde x
 
     The kernel is sampled once for all elements, and one convolution computes them all, as output channels. On a group
-    that is convolved by a filter bank, such as :class:`~kernelfield.groups.Scale`, each element has a kernel of its own
-    length, convolved by :func:`kernelfield.ops.conv_bank`. This is chapter 10's Eq. 8, with the factor 1/s as its Haar
-    measure.
+    that is convolved by a filter bank, such as :class:`~kernelfield.groups.Scale`, the kernel of each element has its
+    own length, and :func:`kernelfield.ops.conv_bank` convolves with them. This is Eq. 12 of chapter 10, with 1/s as the
+    Haar measure.
 
     Args:
         in_channels: channels of the input.
@@ -159,13 +159,13 @@ class LiftingConv(BaseGroupConv):
             )
 
     def as_wavelet_transform(self, *, normalize: bool = True) -> WaveletTransform:
-        r"""Return the wavelet transform with this layer's kernels as wavelets (chapter 10, section 4.3).
+        r"""Return the wavelet transform with this layer's kernels as wavelets (chapter 10, section 5.3, Eq. 16).
 
         .. math:: W[f](t, s) = \int f(\tau)\, \tfrac{1}{\sqrt s}\, \psi^*\big(\tfrac{\tau - t}{s}\big)\, d\tau
                   = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
 
         Args:
-            normalize: divide by the norm of the kernel, so that every wavelet has unit energy.
+            normalize: whether to divide by the norm of the kernel, so that every wavelet has unit energy.
 
         >>> from kernelfield.fields import Morlet
         >>> from kernelfield.groups import Scale
@@ -180,20 +180,21 @@ class LiftingConv(BaseGroupConv):
 
 
 class GroupConv(BaseGroupConv):
-    r"""A convolution from a group to itself (chapter 8, Eq. 7; chapter 11, Eq. 2 and 4).
+    r"""A convolution from a group to itself (chapter 8, Eq. 8; chapter 11, Eq. 2 and 4).
 
     .. math::
         y_o(x, h) = \sum_i \sum_{\tilde h} \mu(\tilde h) \int |\det h|^{-1}\,
             \psi_{oi}\big(h^{-1}(x - \tilde x),\, h^{-1} \tilde h\big)\, f_i(\tilde x, \tilde h)\, d\tilde x
 
-    Over a finite group this is the exact sum, :math:`\mu = 1`. Over a continuous one it is the Monte-Carlo estimate of
-    the integral with total measure 1, :math:`\mu = 1/n`; the output elements are drawn at every forward pass of
-    training, so that the layer is equivariant in expectation.
+    Over a finite group this is the exact sum, with :math:`\mu = 1`. Over a continuous group it is the Monte-Carlo
+    estimate of the integral with total measure 1, so :math:`\mu = 1/n`. Training draws the output elements at every
+    forward pass, so the layer is equivariant in expectation.
 
     The kernel is sampled once for all pairs of elements, and one convolution has both group axes folded into channels.
 
-    On dilations, :class:`~kernelfield.groups.Scale`, this is chapter 10's Eq. 7 on its exponential grid of scales: each
-    output dilation has a kernel of its own length and reads ``interactions`` input dilations, itself and coarser ones.
+    On dilations, :class:`~kernelfield.groups.Scale`, this is Eq. 11 of chapter 10 on its exponential grid of scales.
+    The kernel of each output dilation has its own length and reads ``interactions`` input dilations, the same and
+    coarser ones.
 
     Args:
         in_channels: channels of the input.
@@ -207,12 +208,12 @@ class GroupConv(BaseGroupConv):
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
         distribution: distribution of the output elements; by default uniform over the group.
-        reduction: for a continuous group, "mean" over the input's elements, which has the total measure 1; or "sum",
-            without division by their number.
+        reduction: for a continuous group, "mean" over the input's elements, which corresponds to total measure 1, or
+            "sum", which does not divide by their number.
         interactions: for an ordered group such as dilations, the number of neighbouring elements that a kernel spans,
             beginning with the output's own; all by default.
-        scale_boundary: how to treat the last element of an ordered group. "zero" pads with zeros beyond it. "valid"
-            leaves out the last ``interactions`` - 1 output elements, which would read beyond it.
+        scale_boundary: treatment of the end of an ordered group. "zero" pads with zeros beyond the last element.
+            "valid" leaves out the last ``interactions`` - 1 output elements, which would read beyond it.
 
     >>> from kernelfield.groups import Cyclic, SO2
     >>> from kernelfield.fields import SIREN
@@ -243,14 +244,14 @@ class GroupConv(BaseGroupConv):
         **options: Unpack[KernelOptions],
     ) -> None:
         check_options(self, options, KernelOptions.__annotations__)
-        # A layer that draws nothing has no use for samples, but its distribution needs a number.
+        # A layer that does not draw elements ignores the samples, but its distribution needs a number.
         drawn = samples if resample or group.finite else 1
         outputs = out_group(group, interactions, scale_boundary)
         distribution = Uniform(outputs, drawn) if distribution is None else distribution
         super().__init__(in_channels, out_channels, group=group, samples=drawn, distribution=distribution, **options)
         self.resample, self.reduction = resample, reduction
         if interactions == 1 and resample and not group.finite:
-            raise ValueError("interactions must be at least 2 where elements are drawn, since no two are equal, got 1")
+            raise ValueError("interactions must be at least 2 if elements are drawn, since no two are equal, got 1")
         summed = samples if reduction == "sum" and samples else 1
         terms = in_channels * self.kernel_size**group.dim * (interactions or group.order or summed)
         sizes = {"kernel_size": self.kernel_size, "on_space": self.kernel_size > 1, "fan_in": terms}
@@ -298,14 +299,14 @@ class GroupConv(BaseGroupConv):
         return self.kernel.flipped(out, into)
 
     def _measure(self, signal: GroupSignal) -> float | Tensor:
-        """Return the measure of one input element. A kernel that spans one element sums over nothing."""
+        """Return the measure of one input element; 1 for a kernel that spans one element and so needs no sum."""
         if self.group.order is not None or self.reduction == "sum" or self.kernel.interactions == 1:
             return 1.0
         return element_weight(self.group, signal)
 
 
 def convolve_each(kernel: GroupKernel, x: Tensor, out: Tensor | None, into: Tensor | None, boundary: str) -> Tensor:
-    r"""Convolve each sample with the kernel between its own elements, in one convolution grouped by sample.
+    r"""Convolve each sample with the kernel at its own elements, in one convolution grouped by sample.
 
     Args:
         kernel: the kernel; it is sampled once for every sample of the batch.
@@ -330,7 +331,7 @@ def folded(kernel: Tensor) -> Tensor:
 
 
 def element_weight(group: Group, signal: GroupSignal) -> float | Tensor:
-    """Return the Haar measure of one of the elements that are present in a signal."""
+    """Return the Haar measure of each element that is present in a signal."""
     n = signal.shape[2]
     weight = group.weight(n)
     return weight if group.finite or not signal.gated else weight * n / signal.count()
@@ -339,7 +340,7 @@ def element_weight(group: Group, signal: GroupSignal) -> float | Tensor:
 def weighted(x: Tensor, measure: float | Tensor, gates: Tensor | None) -> Tensor:
     r"""Multiply values (batch, in, group, \*space) by the measure and the gates of their elements.
 
-    This weights the values, not the kernel, which has entries for every pair of elements.
+    Weighting the values is cheaper than weighting the kernel, which has entries for every pair of elements.
     """
     if gates is not None:
         return x * (measure * gates.to(x.dtype)).view(-1, *[1] * (x.dim() - 3))

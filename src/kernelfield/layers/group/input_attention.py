@@ -1,4 +1,4 @@
-"""Attention on the input of a group convolution (chapter 8, section 3.5)."""
+"""Attention on the input of a group convolution (chapter 8, section 3.4)."""
 
 from __future__ import annotations
 
@@ -48,24 +48,25 @@ class _SignalAttention(nn.Module):
 
 
 class InputAttention(_SignalAttention):
-    r"""Channel and spatial attention of a signal on space or on a group, on the residual branch (chapter 8, Eq. 19).
+    r"""Channel and spatial attention to a signal on space or on a group, on the residual branch (chapter 8, Eq. 20).
 
     .. math::
         \alpha_C(h) &= \sigma\big(W_2 *_H [W_1 *_H \bar f]^+ + W_2 *_H [W_1 *_H \hat f]^+\big), \\
         \alpha_X(x, h) &= \sigma\big([\overline{\alpha_C f}, \widehat{\alpha_C f}] * \psi\big), \qquad
         f \mapsto (1 - \alpha_X \alpha_C)\, f
 
-    with the mean and the maximum over space in α_C and over channels in α_X: a sequence of group convolutions and
-    pointwise functions. For the trivial group, α_C alone is squeeze-and-excitation (with a maximum beside the mean),
-    and both together are CBAM, each on a branch that is subtracted instead of multiplied.
+    Bars denote the mean and hats the maximum, over space in α_C and over channels in α_X. The layer is a sequence of
+    group convolutions and pointwise functions. For the trivial group, α_C alone is squeeze-and-excitation (with a
+    maximum beside the mean), and both together are CBAM, each as a branch that is subtracted instead of multiplied.
 
     Args:
         channels: channels of the signal.
         group: a finite group.
-        lifting: the signal lives on space; ψ is then lifted, and the maximum taken over the group.
-        hidden: channels between W₁ and W₂.
+        lifting: whether the signal lives on space; ψ is then lifted, and α_X is the maximum over the group.
+        hidden: channels between W₁ and W₂; half of the channels by default. Must be None if ``lifting``, where W₁ and
+            W₂ keep all channels.
         kernel_size: points of ψ along each axis, odd.
-        dilation: distance of its points.
+        dilation: distance between the points of ψ.
 
     >>> from kernelfield.groups import Cyclic
     >>> InputAttention(4, group=Cyclic(4))(torch.randn(2, 4, 4, 8, 8)).shape
@@ -125,13 +126,13 @@ class GateAttention(_SignalAttention):
     .. math:: f \mapsto (1 - \alpha)\, f, \qquad
         \alpha(x, h) = \sigma\Big(\sum_c \sum_{\tilde h} w_c(h^{-1} \tilde h)\, f_c(x, \tilde h)\Big)
 
-    a pointwise group convolution to one channel. It stands for chapter 7's attention in the authors' comparison; that
-    chapter's own operator is :class:`~kernelfield.layers.CyclicSelfAttention`.
+    The gate α is the sigmoid of a pointwise group convolution to one channel. The authors' comparison uses it in place
+    of chapter 7's attention, whose own operator is :class:`~kernelfield.layers.CyclicSelfAttention`.
 
     Args:
         channels: channels of the signal.
         group: a finite group.
-        lifting: the signal lives on space, where the sum over the group is left out.
+        lifting: whether the signal lives on space; there is then no sum over the group.
 
     >>> from kernelfield.groups import Cyclic
     >>> GateAttention(4, group=Cyclic(4))(torch.randn(2, 4, 4, 8, 8)).shape
@@ -149,7 +150,7 @@ class GateAttention(_SignalAttention):
         )
 
     def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        r"""Return 1 and α, (batch, 1, [group,] \*space), as :meth:`InputAttention.maps` returns two factors."""
+        r"""Return two factors like :meth:`InputAttention.maps`: 1, and α of shape (batch, 1, [group,] \*space)."""
         weight = self.kernel.weight if isinstance(self.kernel, nn.Linear) else _matrix(self.kernel())
         flat = x.flatten(1, 1 if self.lifting else 2)
         scores = torch.einsum("oi,bi...->bo...", weight.to(x.dtype), flat)
@@ -162,6 +163,8 @@ class GateAttention(_SignalAttention):
 
 def hidden_width(channels: int, hidden: int | None, lifting: bool) -> int:
     """Return the width between the two maps of channel attention: all channels if lifting, else half by default."""
+    if lifting and hidden is not None:
+        raise ValueError(f"hidden must be None for a lifting layer, got {hidden}")
     if lifting:
         return channels
     return max(1, channels // 2) if hidden is None else hidden

@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
 __all__ = ["GroupKernel"]
 
-#: kernels and maps with more entries than this are computed at each call instead of looked up
+#: kernels and maps with more entries than this are computed at each call, not looked up
 MAX_ENTRIES = 1 << 22
 
 
 class GroupKernel(nn.Module):
-    r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, moved to all output elements.
+    r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, transformed by output elements.
 
     .. math:: k_{oi}(h, \tilde h, x) = |\det h|^{-1}\; \psi_{oi}(h^{-1} \tilde h,\; h^{-1} x)
 
     for output elements h, input elements :math:`\tilde h`, and offsets x on a grid whose outermost points lie at ±1.
 
-    A :class:`~kernelfield.fields.Table` on a group that maps the grid to itself has all these points on its nodes: the
-    kernel is a permuted copy of the table. On another finite group the table is first rotated in space, a fixed linear
-    map, and then permuted. Any other field is evaluated at the moved points. Where the group does not map the grid to
-    itself, the kernel is zero beyond a distance of 1 from its centre, so that the corners of the grid do not appear and
-    vanish as the kernel rotates.
+    If the group maps the grid to itself, all these points are nodes of a :class:`~kernelfield.fields.Table`, and the
+    kernel is a permuted copy of the table. On another finite group the table is first rotated in space, by a fixed
+    linear map, and then permuted. Any other field is evaluated at the transformed points. If the group does not map the
+    grid to itself, the kernel is zero beyond a distance of 1 from its centre. Otherwise the corners of the grid would
+    appear and vanish as the kernel rotates.
 
     On dilations, ``BSpline`` is the basis of chapter 10: one coefficient for each of the ``kernel_size`` samples at
-    dilation 1 and, linear between them, for each relative dilation. Splines and tables reach as far as their outermost
-    coefficients do, a little beyond 1, so that no dilation cuts them off.
+    dilation 1 and each relative dilation, with linear interpolation between dilations. Splines and tables reach a
+    little beyond 1, to the end of their support, so no dilation cuts them off.
 
-    A module that is cast to half precision keeps fields that are evaluated at coordinates in float32.
+    In a module that is cast to half precision, fields that are evaluated at coordinates stay in float32.
 
     Args:
         group: the group H.
@@ -55,10 +55,10 @@ class GroupKernel(nn.Module):
         kernel_size: number of points along each axis of space.
         on_group: whether the kernel depends on the group element. A lifting kernel does not.
         on_space: whether the kernel depends on the position. It must, unless ``kernel_size`` is 1.
-        fan_in: number of terms of the sum in which the kernel is used; sets its scale at initialisation.
+        fan_in: number of terms of the sum that uses the kernel, which sets its initial scale.
         interactions: for an ordered group, the number of neighbours that the kernel spans. It is zero unless the input
             element is 0 to ``interactions`` - 1 steps above the output element. By default it spans all elements.
-        flip: whether :meth:`flipped` is the usual call; see :class:`LookUp`.
+        flip: whether callers mostly use :meth:`flipped`; see :class:`LookUp`.
 
     >>> from kernelfield.groups import Cyclic
     >>> kernel = GroupKernel(Cyclic(4), Table, 8, 3, kernel_size=5)
@@ -92,7 +92,7 @@ class GroupKernel(nn.Module):
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
-        # How far the kernel reaches into space, in its own coordinates, at the identity.
+        # The kernel's reach in space at the identity, in its own coordinates.
         self.reach = self._reach()
         table = self.field.lattice == "table" and group.isometric and group.finite
         self.on_nodes = table and (group.on_grid or not on_space)
@@ -115,13 +115,13 @@ class GroupKernel(nn.Module):
                 and has n_in = 1.
         """
         kernel, flipped = self._sample(out_elements, in_elements, flip=False)
-        remember_kernel((self,), kernel)  # for penalties on it
+        remember_kernel((self,), kernel)  # for penalties on kernels
         return kernel.flip(self._axes) if flipped else kernel
 
     def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
         kernel, flipped = self._sample(out_elements, in_elements, flip=True)
-        remember_kernel((self,), kernel)  # for penalties on it
+        remember_kernel((self,), kernel)  # for penalties on kernels
         return kernel if flipped else kernel.flip(self._axes)
 
     @property
@@ -134,7 +134,7 @@ class GroupKernel(nn.Module):
         return None if self.look_up is None else self.look_up.kernel_index()
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
-        """Return the kernel, and whether it is already flipped, which is free on some paths."""
+        """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""
         if out_elements is None and in_elements is None and self.look_up is not None:
             parameter = self.spline.coefficients
             if self.rotation is None:
@@ -153,7 +153,7 @@ class GroupKernel(nn.Module):
         inside = self._arrange(self.field(self.coordinates(out, into, grid.flatten(0, -2).index_select(0, self.disc))))
         points = math.prod(grid.shape[:-1])
         square = inside.new_zeros(*inside.shape[:-1], points)
-        # The points can be written in either order; in reverse, the kernel is flipped.
+        # Writing the points in reverse order flips the kernel.
         targets = points - 1 - self.disc if flip else self.disc
         return square.index_copy(-1, targets, inside).unflatten(-1, grid.shape[:-1]), flip
 
@@ -211,21 +211,21 @@ class GroupKernel(nn.Module):
         return values
 
     def _inside(self, coords: Tensor) -> Tensor:
-        """Return where the kernel may differ from zero: (…) bool."""
+        """Return True at coordinates where the kernel may differ from zero: (…, dim) to (…)."""
         own = coords[..., -self.group.dim :]
-        # A small margin keeps rounding from deciding: rotations preserve the length only up to rounding.
+        # The margin allows for rounding: rotations preserve lengths only up to rounding.
         reach = own.norm(dim=-1) if self.group.isometric else own.abs().amax(dim=-1)
         return reach <= self.reach + 1e-4
 
     def _disc(self) -> Tensor | None:
-        """Return the grid points that the kernel reaches at every element; None if all, or if they differ."""
+        """Return the indices of the grid points in reach; None if all are, or if they differ between elements."""
         cut = self.on_space and self.kernel_size > 1 and not self.group.on_grid
         if not cut or not self.group.isometric:
             return None
         return self._inside(self._grid(torch.zeros(1, dtype=torch.float64)).flatten(0, -2)).nonzero().squeeze(-1)
 
     def _arrange(self, values: Tensor) -> Tensor:
-        """(n_out, n_in, *points, out·in) to (out, n_out, in, n_in, *points)."""
+        """Arrange values (n_out, n_in, *points, out·in) as a kernel (out, n_out, in, n_in, *points)."""
         values = values.unflatten(-1, self.shape)
         space = range(2, values.dim() - 2)
         return values.permute(values.dim() - 2, 0, values.dim() - 1, 1, *space)
@@ -250,7 +250,7 @@ class GroupKernel(nn.Module):
         """Return the kernel's group coordinates for ``relative`` elements."""
         if self.interactions is None:
             return self.group.chart(relative)
-        # Steps 0 … interactions - 1 fill [-1, 1]; a single one lies at 0.
+        # Steps 0 … interactions - 1 are spread over [-1, 1]; a single one lies at 0.
         return relative if self.interactions == 1 else relative * (2 / (self.interactions - 1)) - 1
 
     @property
@@ -283,7 +283,7 @@ class GroupKernel(nn.Module):
         sizes = self._size()
         if self.on_nodes:
             nodes = nodes_at(coords, sizes)
-        else:  # row: output element and point; within it the node on the group
+        else:  # a row holds the group nodes of one output element and point
             steps = sizes[: -self.group.dim]
             n_out, points = len(everything), coords.shape[2:-1]
             rows = torch.arange(n_out * math.prod(points)).view(n_out, 1, *points)
@@ -346,15 +346,15 @@ class GroupKernel(nn.Module):
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
-        """Give the kernel the standard deviation 1/√fan_in, so that its sums preserve the variance of their terms.
+        """Scale the kernel to standard deviation 1/√fan_in, so that sums preserve the variance of their terms.
 
-        A field whose published starting values have no such scale stays as it was drawn.
+        A field whose published starting values are not scaled by layers stays as it was drawn.
         """
         if self.field.scaling == "none":
             return
         parameter = next(self.field.parameters())
         if self.field.lattice == "table" or (self.field.lattice == "spline" and self.group.ordered):
-            # Between its nodes an interpolated table is smaller than on them.
+            # Measured at the nodes: interpolated values between them have a smaller variance.
             spread = parameter.std() if parameter.numel() > 1 else torch.ones(())
         else:
             coords = torch.rand(256, self.field.dim, dtype=parameter.dtype, device=parameter.device) * 2 - 1
@@ -362,13 +362,13 @@ class GroupKernel(nn.Module):
         self.field.scale_(1 / (spread.clamp(min=1e-8) * math.sqrt(fan_in)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> GroupKernel:
-        # A table that is looked up has no coordinates; it may be rounded like any other weight.
+        # Looking up a table needs no coordinates, so the table may be rounded like any other weight.
         is_table = self.on_nodes or self.look_up is not None
         before = self.rotation
         super()._apply(fn if is_table else in_full_precision(fn), recurse)
         after = self.rotation
         if before is not None and after is not None and before.dtype != after.dtype and not after.is_meta:
-            # Computed again: a cast has the digits of the less precise of two dtypes.
+            # Computed again, because a cast from a less precise dtype would not restore the digits.
             with torch.random.fork_rng(devices=[]):
                 self.rotation = cast("Tensor", self._rotation()).to(after.device)
         return self

@@ -1,4 +1,4 @@
-"""Neighbourhoods of attention: their checks and offsets."""
+"""Offsets and checks for the neighbourhoods of attention layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["check_space", "dilations", "neighborhood_reach", "pairs_of"]
 
 
 def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
-    """Return, for each pair of positions, the index of its offset among all offsets of a grid."""
+    """Return the index of the offset of each pair of positions among all offsets of a grid: (queries, keys)."""
     index = torch.zeros((), dtype=torch.long, device=device)
     dim = len(space)
     for axis, n in enumerate(space):

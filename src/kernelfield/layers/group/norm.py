@@ -1,4 +1,4 @@
-"""Norms of signals on a group. They treat all elements and positions alike, so they commute with the group."""
+"""Norms of signals on a group. They treat all elements and positions alike, so they are equivariant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GroupBatchNorm(nn.BatchNorm1d):
 
     #: whether training computes statistics over all processes
     synchronised = False
-    #: (batch,) 1 for samples that count in the statistics of training and 0 for others; None if all do
+    #: (batch,) 1 for samples that training statistics include and 0 for others; None if they include all
     present_samples: Tensor | None = None
 
     @checked(x=SIGNAL)

@@ -27,10 +27,10 @@ class PartialGroupConv(GroupConv):
     .. math::
         y(u) = \int_{S^{(1)}} p(u)\, \psi(u^{-1} v)\, f(v)\, d\mu(v), \qquad u \in S^{(2)} = \mathrm{supp}\, p
 
-    p(u) is uniform on a learned interval of the Lie algebra for continuous factors of the group, and keeps or drops
-    each element for discrete ones; see :func:`kernelfield.groups.learned`. At first it covers the whole group, and the
-    layer equals a :class:`GroupConv`. If it shrinks to the identity, the layer is an ordinary convolution. Only
-    elements of the support are computed, so the cost follows it.
+    For continuous factors of the group, p(u) is uniform on a learned interval of the Lie algebra. For discrete factors
+    it keeps each element with a learned probability; see :func:`kernelfield.groups.learned`. At first it covers the
+    whole group, and the layer equals a :class:`GroupConv`. If it shrinks to the identity, the layer is an ordinary
+    convolution. Only elements of the support are computed, so the cost is proportional to the support.
 
     Args:
         in_channels: channels of the input.
@@ -42,8 +42,8 @@ class PartialGroupConv(GroupConv):
         boundary: "zero", "periodic" or "valid".
         bias: whether to add a learned number to each output channel.
         interactions: number of neighbouring elements that a kernel spans; see :class:`GroupConv`.
-        scale_boundary: what lies beyond the last element of an ordered group, "zero" or "valid".
-        reduction: "mean" or "sum" over the input's elements.
+        scale_boundary: treatment of the end of an ordered group, "zero" or "valid"; see :class:`GroupConv`.
+        reduction: "mean" or "sum" over the input's elements; see :class:`GroupConv`.
 
     >>> import torch
     >>> from kernelfield.groups import SO2

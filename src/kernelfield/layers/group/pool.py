@@ -1,4 +1,4 @@
-"""Pooling of signals on a group: over windows of space, over all of space, over the group."""
+"""Pooling of signals on a group, over windows of space, all of space, or the group."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["GroupPool", "SpatialPool"]
 
 
 def _pool_rows(pool: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """Pool lines as rows of a plane, with a function that pools planes: torch.export fixes the length in max_pool1d."""
+    """Return a function that pools lines as rows of a plane, because torch.export fixes the length in max_pool1d."""
 
     def pooled(x: Tensor, windows: list[int], strides: list[int], padding: list[int]) -> Tensor:
         rows = x.unsqueeze(2) if x.dim() == 3 else x
@@ -43,9 +43,9 @@ _POOLS: dict[tuple[str, int], Callable[..., Tensor]] = {
 class SpatialPool(ValueLayer):
     r"""Pooling over windows of space, at each element, by a factor of ``size``.
 
-    Windows must lie symmetrically, so that a transformed input has the same windows. Where ``size`` divides the length,
-    they tile it. A factor of 2 takes odd lengths too, with windows of 3 around every second sample: n becomes
-    (n + 1)/2.
+    Windows lie symmetrically, so a rotated or mirrored input has the same windows. If ``size`` divides the length, the
+    windows tile it. A factor of 2 also takes odd lengths, with windows of 3 around every second sample: n samples
+    become (n + 1)/2.
 
     It takes a :class:`GroupSignal` or a tensor, with or without a group axis, and returns the same type.
 
@@ -53,8 +53,9 @@ class SpatialPool(ValueLayer):
         size: pooling factor and window length.
         kind: "max" or "mean".
         dim: number of spatial axes.
-        ragged: accept every length. Windows tile the signal from its beginning and the rest is dropped; a signal
-            shorter than a window is one window. For groups without reflections, such as dilations of time.
+        ragged: whether to accept every length. Windows then tile the signal from its beginning, and the rest is
+            dropped; a signal shorter than a window is one window. For groups without rotations or reflections, such as
+            dilations of time.
 
     >>> import torch
     >>> pool = SpatialPool(2)
@@ -72,7 +73,7 @@ class SpatialPool(ValueLayer):
             raise ValueError(
                 f"x must have shape (batch, channels, group, *space) with {self.dim} spatial axes, got {tuple(x.shape)}"
             )
-        # On a line the group axis can stay where it is, as the rows of a plane.
+        # In one dimension the group axis can stay, as the rows of a plane.
         folds = x.dim() == self.dim + 3 and self.dim > 1
         y = _POOLS[self.kind, self.dim](x.flatten(1, 2) if folds else x, *self._windows(x))
         return y.unflatten(1, x.shape[1:3]) if folds else y
@@ -81,7 +82,7 @@ class SpatialPool(ValueLayer):
         """Return the lengths, strides and paddings of the windows along the axes of space."""
         lengths = x.shape[-self.dim :]
         if self.ragged:
-            # A length known only at run time is assumed to be long enough.
+            # A symbolic length is assumed to be at least one window.
             tiles = [min(self.size, length) if type(length) is int else self.size for length in lengths]
             return tiles, tiles, [0] * self.dim
         windows, padding = [], []

@@ -1,4 +1,4 @@
-"""Convolutions from a group back to space (chapter 7, section 5)."""
+"""Convolutions from a group back to space (chapter 7, section 4)."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ __all__ = ["ProjectionConv"]
 
 
 class ProjectionConv(BaseGroupConv):
-    r"""A convolution from a group to space, which sums over the group: the last layer of DREN (chapter 7, section 5).
+    r"""A convolution from a group to space, which sums over the group: the last layer of DREN (chapter 7, section 4).
 
     .. math:: y_o(x) = \sum_i \sum_{\tilde h} \mu(\tilde h) \int
         \psi_{oi}\big(\tilde h^{-1}(x - \tilde x)\big)\, f_i(\tilde x, \tilde h)\, d\tilde x
 
-    The layer convolves each input element with the same kernel, transformed by that element. The kernel depends on
-    space alone, so it has |H| times fewer weights than that of a group convolution. A transformed input gives a
-    transformed output.
+    The layer convolves the values at each input element with the same kernel, transformed by that element. The kernel
+    depends on space alone, so it has |H| times fewer weights than the kernel of a group convolution. The layer is
+    equivariant.
 
     Args:
         in_channels: channels of the input, at every element.

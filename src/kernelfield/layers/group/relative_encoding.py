@@ -1,4 +1,4 @@
-"""Relative positional encodings on a group (chapter 9, section 4.2)."""
+"""Relative positional encodings on a group (chapter 9, section 5.2)."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 __all__ = ["AXIS_FIELD", "RelativeEncoding"]
 
-#: the published network of one coordinate: 16 hidden units, normalised, Swish
+#: the published network for one coordinate: 16 hidden units, normalised, Swish
 AXIS_FIELD = functools.partial(MLP, hidden=16, layers=2, activation="swish", norm=True)
 
 
 class RelativeEncoding(nn.Module):
-    r"""Codes of an offset and of a relative element, moved by the elements of a group (chapter 9, Eq. 13).
+    r"""Codes of an offset and of a relative element, transformed by the elements of a group (chapter 9, section 5.2).
 
     .. math:: \mathcal{L}_h[\rho](x, \hat h) = \big(\rho_1((h^{-1}x)_1), \ldots, \rho_d((h^{-1}x)_d),\;
         \rho_H(h^{-1}\hat h)\big)
 
-    Each coordinate and the element have a small field of their own. The encoding is a continuous function of position,
-    so a rotation by any angle needs no interpolation. The element's code is that of :math:`h^{-1}\hat h`, which does
-    not change when both are moved; the index :math:`h^{-1}\tilde h^{-1}\hat h` of the chapter and of its code does.
+    Each coordinate and the element have their own small field. The encoding is a continuous function of position, so a
+    rotation by any angle needs no interpolation. The element's code depends on :math:`h^{-1}\hat h`, which is invariant
+    if a group element multiplies both; :math:`h^{-1}\tilde h^{-1}\hat h`, as in the chapter and its code, is not.
 
     Args:
         group: a finite group.
         channels: length of the whole code, at least one for every coordinate and one for the element.
-        on_group: whether to encode the relative element (a lifting layer has none).
+        on_group: whether to encode the relative element; a lifting layer has none.
         field: builds the field of one coordinate from (dim, channels).
 
     >>> from kernelfield.groups import Cyclic
@@ -70,17 +70,17 @@ class RelativeEncoding(nn.Module):
         self.register_buffer("nodes", self._nodes(), persistent=False)
 
     def moved(self, elements: Tensor, offsets: Tensor) -> Tensor:
-        """Return offsets moved back by elements: (h, coords) and (…, dim) to (h, …, dim)."""
+        """Return offsets transformed by inverse elements: (h, coords) and (…, dim) to (h, …, dim)."""
         back = self.group.matrix(self.group.inverse(elements)).to(offsets.dtype)
         with torch.autocast(offsets.device.type, enabled=False):
             return torch.einsum("hij,...j->h...i", back, offsets)
 
     def at(self, moved: Tensor) -> Tensor:
-        """Return the codes of offsets that are already moved: (…, dim) to (…, a)."""
+        """Return the codes of offsets that are already transformed: (…, dim) to (…, a)."""
         return torch.cat([field(moved[..., i : i + 1]) for i, field in enumerate(self.axes)], dim=-1)
 
     def position(self, elements: Tensor, offsets: Tensor) -> Tensor:
-        """Return the codes of offsets moved back by elements: (h, coords) and (…, dim) to (h, …, a)."""
+        """Return the codes of offsets transformed by inverse elements: (h, coords) and (…, dim) to (h, …, a)."""
         return self.at(self.moved(elements, offsets))
 
     def _nodes(self) -> Tensor | None:
@@ -100,7 +100,7 @@ class RelativeEncoding(nn.Module):
     def element(self, out_elements: Tensor | None, in_elements: Tensor) -> Tensor:
         """Return the codes of all relative elements: (h, coords) and (m, coords) to (h, m, b); b = 0 without a code.
 
-        Where ``out_elements`` is None, both are all elements in the group's order, whose codes are rows of a table.
+        If ``out_elements`` is None, both are all elements in the group's order, and their codes are rows of a table.
         """
         if out_elements is None:
             if self.elements is not None and self.nodes is not None:

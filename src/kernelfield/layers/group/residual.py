@@ -28,14 +28,14 @@ __all__ = ["GroupResidualBlock", "PartialResidualBlock", "SelfAttentionBlock"]
 class GroupResidualBlock(nn.Module):
     r"""The pre-activation block of a group ResNet (chapter 8): norm, ReLU and convolution, twice, and a shortcut.
 
-    Where the resolution is halved, convolutions are followed by pooling instead of being strided. A stride of 2 on an
-    even grid keeps every second sample counted from one side, and a rotated input would be counted from the other.
+    To halve the resolution, convolutions are followed by pooling instead of being strided. A stride of 2 on an even
+    grid keeps every second sample counted from one side. In a rotated input it would count from the other side.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output.
         group: a finite group.
-        pool: halve the resolution after the first convolution and on the shortcut.
+        pool: whether to halve the resolution after the first convolution and on the shortcut.
         bias: whether the convolutions have a bias.
         attention: attention of the convolutions; see :func:`~kernelfield.layers.group.make_group_conv`. Channel
             attention has 2 hidden channels.
@@ -78,14 +78,14 @@ class PartialResidualBlock(nn.Module):
     r"""The block of chapter 11's network: two convolutions, each normalised over group and space, and a shortcut.
 
     The shortcut is a convolution over the group alone, from the elements of the input to those of the second
-    convolution's output; or the identity, which needs the same elements and channels.
+    convolution's output. It may also be the identity if elements and channels are the same.
 
     Args:
         conv1: first convolution.
         conv2: second convolution.
         shortcut: convolution with kernel_size 1 and ``resample=False``, or None for the identity.
         channels: channels of the output.
-        pool: halve the resolution at the end.
+        pool: whether to halve the resolution at the end.
         dropout: probability to drop a channel between the convolutions.
 
     >>> import torch
@@ -133,16 +133,16 @@ class SelfAttentionBlock(nn.Module):
         x_2 &= x_1 + \mathrm{norm}\, W_2\, \mathrm{swish}\,\mathrm{norm}\, W_1 x_1
 
     with norms over channels, group and space together. The chapter computes attention everywhere and then crops. Here
-    the cropped queries are not computed, and the norm after attention sees the remaining ones.
+    cropped positions are not computed, so the norm after attention does not include them.
 
     Args:
         in_channels: channels of the input.
         out_channels: channels of the output; heads and the pointwise network are half as wide.
         group: a finite group.
-        crop: positions to take off each end of each axis.
-        dropout: probability to drop a weight of attention.
+        crop: number of positions to remove at each end of each axis.
+        dropout: probability to drop an attention weight.
         value_dropout: probability to drop a value after attention.
-        norm_after: whether norm and swish follow the block.
+        norm_after: whether the block ends with a norm and swish.
         attention: further arguments of :class:`GroupSelfAttention`.
 
     >>> import torch

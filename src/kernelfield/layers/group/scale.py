@@ -1,4 +1,4 @@
-"""Convolutions on groups whose elements have kernels of their own size, such as dilations (chapter 10)."""
+"""Convolutions on groups whose kernels differ in size between elements, such as dilations (chapter 10)."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def out_group(group: Group, interactions: int | None, scale_boundary: str) -> Gr
     Args:
         group: group of the input.
         interactions: number of neighbouring elements that a kernel spans.
-        scale_boundary: "zero": beyond the last element the input is zero, and the group stays. "valid": only elements
-            that read nothing beyond it are computed, and the group loses its last ``interactions`` - 1 elements.
+        scale_boundary: "zero" treats the input as zero beyond the last element and keeps the group. "valid" leaves out
+            the last ``interactions`` - 1 elements of the output, which would read beyond it.
     """
     Choice(*SCALE_BOUNDARIES).check("scale_boundary", scale_boundary)
     if scale_boundary == "zero":
@@ -45,7 +45,7 @@ def lift_bank(kernel: GroupKernel, x: Tensor, boundary: str) -> Tensor:
 
 
 def group_bank(kernel: GroupKernel, x: Tensor, boundary: str, count: int) -> Tensor:
-    r"""Convolve (batch, in, group, \*space) to the first ``count`` elements."""
+    r"""Convolve (batch, in, group, \*space) and return the first ``count`` elements: (batch, out, count, \*space)."""
     n = kernel.group.order or 1
     if kernel.interactions is None:  # every output element reads the same signal
         kernels = [_kernel(kernel, k, range(n)) for k in range(count)]
@@ -63,7 +63,7 @@ def group_bank(kernel: GroupKernel, x: Tensor, boundary: str, count: int) -> Ten
 
 
 def _middle(y: Tensor, like: Tensor) -> Tensor:
-    """Return the part of ``y`` at the positions of ``like``, the shorter output of a larger kernel."""
+    """Return the middle of ``y``, at the positions of ``like``, the shorter output of a longer kernel."""
     for axis in range(2, y.dim()):
         more = y.shape[axis] - like.shape[axis]
         y = y.narrow(axis, more // 2, like.shape[axis])
@@ -99,7 +99,7 @@ def _dilated(kernel: GroupKernel, k: int, inputs: range) -> Dilated | None:
     if kernel.on_group:
         n = group.window
         count = kernel.interactions or 2 * n - 1
-        # Coefficients equal values only up to degree 1.
+        # Only splines of degree 0 and 1 have their coefficients as values at the nodes.
         if spline.size[0] != count or spline.order[0] > 1 or spline.origin[0] != (count - 1) / 2:
             return None
         first = inputs.start - k + (0 if kernel.interactions is not None else n - 1)

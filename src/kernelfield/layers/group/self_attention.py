@@ -76,7 +76,7 @@ class _SelfAttention(nn.Module):
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
         self.dropout, self.value_dropout = dropout, value_dropout
-        # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
+        # A buffer on the module's device, because a CUDA graph cannot contain a copy from the host.
         self.register_buffer("all_elements", group.elements(), persistent=False)
         self._offset_cache: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self._captured_offsets: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
@@ -94,7 +94,7 @@ class _SelfAttention(nn.Module):
     def _attend(
         self, x: Tensor, elements: Tensor | None, coords: Tensor | None, mask: Tensor | None, crop: int
     ) -> GroupSignal:
-        """Return attention of (batch, channels, n, *space), n = 1 where a signal is lifted."""
+        """Apply attention to (batch, channels, n, *space) values; n = 1 for a signal to lift."""
         here = self.all_elements if elements is None else elements.to(self.all_elements.dtype)
         space = x.shape[3:]
         if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
@@ -127,7 +127,7 @@ class _SelfAttention(nn.Module):
         if self.places is not None:
             moved = self.project(x + self._absolute(x, coords).to(x.dtype))
             parts = torch.cat([moved.unflatten(1, (3, self.heads, self.head_channels))[:, :2], parts[:, 2:]], dim=1)
-        # One copy for all three, after which samples and heads are one axis.
+        # One copy serves all three and makes samples and heads one axis.
         q, k, v = parts.transpose(0, 1).flatten(1, 2).movedim(2, -1).unbind(0)
         if self.value_dropout:
             v = F.dropout(v, self.value_dropout, self.training)
@@ -175,11 +175,11 @@ class _SelfAttention(nn.Module):
             at = coords[i if len(coords) > 1 else 0]
             seen, keep = None if mask is None else mask[i], self._keep(q[i], len(at), len(at))
             arguments = (q[i], k[i], v[i], at, seen, keep)
-            results.append(recompute(one, *arguments))  # it draws no random numbers
+            results.append(recompute(one, *arguments))  # safe to recompute, because it draws no random numbers
         return torch.cat(results)
 
     def _visible(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
-        """Return which points attend to which: each to itself and to the observed points of its neighbourhood."""
+        """Return a mask (queries, keys): a point attends to itself and to the observed points of its neighbourhood."""
         near = None
         if self.neighborhood is not None:
             near = offsets.norm(dim=-1) <= self.reach + 1e-4
@@ -200,21 +200,21 @@ class _SelfAttention(nn.Module):
             everyone = some is self.all_elements and here is self.all_elements
             positions, relative = self.codes.at(moved), self.codes.element(None if everyone else some, here)
         if pairs is not None:
-            # From the code of every offset to that of every pair of positions.
+            # Copy the code of each offset to all pairs of positions with that offset.
             flat = positions.flatten(1, len(space))
             positions = flat.index_select(1, pairs.flatten()).unflatten(1, pairs.shape)
         return positions.to(dtype), relative.to(dtype)
 
     def _offsets(self, some: Tensor, space: Sequence[int], dilation: int, crop: int) -> tuple[Tensor, Tensor | None]:
-        """Return a grid's offsets moved back by each element and, for a global layer, the offset of each pair.
+        """Return a grid's offsets transformed by inverse elements and, for a global layer, the offset of each pair.
 
-        Those of the whole group are cached: computing them takes more launches than the rest of the layer.
+        Offsets for the whole group are cached, because computing them takes more launches than the rest of the layer.
         """
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
         kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
         if kept and key in self._offset_cache:
-            if capturing():  # the graph reads these tensors, but does not keep them alive
+            if capturing():  # the graph reads these tensors but does not keep them alive
                 self._captured_offsets[key] = self._offset_cache[key]
             return self._offset_cache[key]
         with torch.inference_mode(False), torch.no_grad():
@@ -248,15 +248,15 @@ class _SelfAttention(nn.Module):
         return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
 
     def _keep(self, q: Tensor, queries: int, keys: int) -> Tensor | None:
-        """Return which attention weights dropout keeps; a dropped key is hidden from all queries of a position."""
+        """Return a mask of the attention weights that dropout keeps, the same for all elements of the keys."""
         if not (self.dropout and self.training):
             return None
-        # Positions are contiguous in memory, like those of the queries.
+        # Query positions are contiguous in memory, as they are in the queries.
         shape = (q.shape[0], q.shape[1], keys, queries)
         return torch.empty(shape, dtype=torch.bool, device=q.device).bernoulli_(1 - self.dropout).permute(0, 3, 1, 2)
 
     def _measure(self, q: Tensor) -> float:
-        """Return the factor of the sum over the query's elements, with the correction for dropout."""
+        """Return the factor that averages over the query's elements and corrects for dropout."""
         return 1 / (q.shape[1] * (1 - self.dropout if self.training else 1.0))
 
     def _shape(self) -> tuple[int, ...] | None:
@@ -277,13 +277,13 @@ class _SelfAttention(nn.Module):
 
 
 class LiftingSelfAttention(_SelfAttention):
-    r"""Self-attention from space to a group (chapter 9, Eq. 12).
+    r"""Self-attention from space to a group (chapter 9, Eq. 14).
 
     .. math:: y(x, h) = W \bigcup_{\text{heads}} \sum_{y \in N(x)} \sigma_y\big(\langle q(x),\, k(y) +
         \mathcal{L}_h[\rho](y - x)\rangle\big)\, v(y)
 
-    The group acts on the encoding and never on the image, so an eighth of a turn is as exact as a quarter. Content
-    scores are computed once for all elements.
+    The group acts on the encoding and never on the image, so an eighth of a turn is as exact as a quarter. The scores
+    ⟨q, k⟩ are computed once for all elements.
 
     Args:
         in_channels: channels of the input.
@@ -291,13 +291,14 @@ class LiftingSelfAttention(_SelfAttention):
         group: a finite group: rotations of any number, mirrors, or dilations.
         heads: number of heads.
         head_channels: channels of each head's queries, keys and values; half of ``out_channels`` by default.
-        neighborhood: odd number of positions along each axis that a query sees; None for all of them. Dilations dilate
-            it by whole numbers, the dyadic form of the chapter's appendix. All neighbourhoods then have the same number
-            of positions, so there is no measure to divide by.
+        neighborhood: odd number of positions along each axis that a query attends to; None for all of them. Dilations
+            must dilate it by whole numbers, as in the dyadic form of the chapter's appendix. All neighbourhoods then
+            have the same number of positions, so there is no measure to divide by.
         size: for a global neighbourhood, the number of training steps at which the encoding's coordinate is 1.
-        encoding: "relative"; "absolute", codes added to queries and keys; or "none". The last two serve for comparison.
+        encoding: "relative", "absolute" for codes that are added to queries and keys, or "none". The last two serve for
+            comparison.
         field: makes the encoding of one coordinate from (dim, channels).
-        dropout: probability to drop a weight.
+        dropout: probability to drop an attention weight.
         value_dropout: probability to drop a value.
         chunk: number of pairs of sample and head to compute at once.
         method: how to compute attention; see :func:`kernelfield.ops.attention.group_attention`.
@@ -336,26 +337,26 @@ class LiftingSelfAttention(_SelfAttention):
 
     @torch.no_grad()
     def maps(self, x: Tensor) -> Tensor:
-        r"""Return how much attention each position of (batch, in_channels, \*space) receives.
+        r"""Return the attention that each position of (batch, in_channels, \*space) receives.
 
-        The maps are (batch, heads, group, \*space) and sum to one over space.
+        The maps have shape (batch, heads, group, \*space) and sum to one over space.
         """
         return self._maps(x.unsqueeze(2))
 
 
 class GroupSelfAttention(_SelfAttention):
-    r"""Self-attention on a group (chapter 9, Eq. 14).
+    r"""Self-attention on a group (chapter 9, Eq. 16).
 
     .. math::
         y(x, h) = W \bigcup_{\text{heads}} \sum_{\tilde h} \sum_{\hat h,\, y \in N(x)} \sigma_{\hat h, y}\big(\langle
             q(x, \tilde h),\, k(y, \hat h) + \mathcal{L}_h[\rho](y - x, \hat h)\rangle\big)\, v(y, \hat h)
 
-    with the encoding :math:`\rho(h^{-1}(y - x), h^{-1}\hat h)`, for which the layer is equivariant up to rounding. (The
-    chapter's :math:`h^{-1}\tilde h^{-1}\hat h` is not.) The sum over h̃ is divided by the number of elements, so that
-    layers on large groups begin with values of the same size as those on small ones.
+    with the encoding :math:`\rho(h^{-1}(y - x), h^{-1}\hat h)`, which makes the layer equivariant up to rounding. (With
+    the chapter's :math:`h^{-1}\tilde h^{-1}\hat h` it would not be.) The sum over h̃ is divided by the number of
+    elements, so initial outputs are of the same size on large and small groups.
 
-    Arguments as in :class:`LiftingSelfAttention`; memory and time are those of
-    :func:`kernelfield.ops.attention.group_attention`.
+    The arguments are those of :class:`LiftingSelfAttention`. :func:`kernelfield.ops.attention.group_attention` gives
+    the memory and time.
 
     >>> from kernelfield.groups import Dihedral
     >>> layer = GroupSelfAttention(8, 6, group=Dihedral(4), heads=2, neighborhood=3)
@@ -385,10 +386,10 @@ class GroupSelfAttention(_SelfAttention):
         """
         signal = as_signal(x, self.group, self.in_channels, dim=None if coords is None else 1)
         if signal.gates is not None:
-            raise ValueError("x must have no gates: attention has no sum over elements to weight, got gates")
+            raise ValueError("x must have no gates, because attention has no sum over elements to weight, got gates")
         return self._attend(signal.values, None if signal.complete else signal.elements, coords, mask, crop)
 
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:
-        r"""Return how much attention each position receives: (batch, heads, group, \*space), one in sum over space."""
+        r"""Return the attention that each position receives, (batch, heads, group, \*space), with sum 1 over space."""
         return self._maps(as_signal(x, self.group, self.in_channels).values)

@@ -30,9 +30,9 @@ class SeparableGroupConv(BaseGroupConv):
         \psi_{oi}(x, h) = a_{oi}(h)\, k_o(x) \quad \text{("pointwise")}, \qquad
         \psi_{oi}(x, h) = \delta_{oi}\, a_o(h)\, k_o(x) \quad \text{("depthwise")}
 
-    The first part mixes elements, with or without channels; the second convolves space channel by channel. Together
-    they need :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products per position instead of
-    :math:`n_{out} n_{in} C^2 K^d`.
+    The first factor mixes elements, and also channels if "pointwise". The second convolves in space, each channel by
+    itself. For C channels, :math:`K^d` kernel points and n input and output elements, a pointwise layer needs
+    :math:`n_{out} n_{in} C^2 + n_{out} C K^d` products per position instead of :math:`n_{out} n_{in} C^2 K^d`.
 
     Args:
         in_channels: channels of the input.

@@ -1,4 +1,4 @@
-"""The type that layers on groups take and return."""
+"""Signals on a group, the type that layers on groups take and return."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "map_va
 #: the argument of layers on groups: a signal, or its values at all elements of a finite group
 SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
 
-#: names of torch functions that act on each value separately, so that a signal can be passed to them
+#: names of torch functions that act on each value separately and therefore accept a signal
 _ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
 _MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout", "prelu")
 _RARE_ACTIVATIONS = ("softshrink", "hardshrink", "tanhshrink", "threshold", "_threshold", "rrelu")
@@ -33,7 +33,7 @@ POINTWISE = frozenset(
 )
 
 
-# Not a decorator of __init__: torch.compile cannot trace a decorated constructor of a class that is not a module.
+# A separate function, because torch.compile cannot trace a decorated constructor of a class that is not a module.
 @checked(
     values=TensorOf("float", "batch, channels, group, …"),
     elements=TensorOf("float", "…, group, coords") | None,
@@ -48,18 +48,18 @@ class GroupSignal:
 
     Layers on groups take and return it, so ``nn.Sequential(lift, conv, norm, nn.ReLU(), pool)`` works, also compiled
     and exported. Arithmetic and torch's pointwise functions act on the values, and ``torch.cat(signals, dim=1)`` joins
-    channels. Signals that are combined must have the same elements. Where that can only be known on a GPU or in a
-    compiled program, values at different elements become NaN.
+    channels. Signals that are combined must have the same elements. On a GPU and in compiled programs, where the host
+    cannot check this, the result is NaN if elements differ.
 
     Args:
         values: (batch, channels, group, \*space) values.
         elements: (group, coords) elements of the group axis, in order. None stands for all elements of a finite group
             in its own order; layers use their fastest path for such a signal. With shape (batch, group, coords) each
             sample has its own elements, which :class:`GroupConv` accepts.
-        gates: (group,) factors of the elements wherever the group axis is summed or reduced, or None. Their value is 1.
-            They carry the gradient to the distribution that chose the elements.
+        gates: (group,) factors that sums and reductions over the group apply to the elements, or None. Their value is
+            1. They carry the gradient to the distribution that selected the elements.
         group: the group.
-        gated: whether gates may be 0. Elements with such gates are absent: their values mean nothing, and reductions
+        gated: whether gates may be 0. Elements with such gates are absent: their values are meaningless, and reductions
             over the group leave them out; see :attr:`present`.
 
     >>> from kernelfield.groups import SO2, Cyclic
@@ -97,7 +97,7 @@ class GroupSignal:
                     f"got {tuple(values.shape)}"
                 )
         elif elements.shape[-2:] != (values.shape[2], group.coords) or (
-            # Compare the batch only where elements have one: a comparison would fix its size in an exported network.
+            # Compare the batch only if elements have one: a comparison would fix its size in an exported network.
             elements.dim() != 2 and (elements.dim() != 3 or elements.shape[0] != values.shape[0])
         ):
             raise ValueError(
@@ -107,10 +107,10 @@ class GroupSignal:
 
     @property
     def elements(self) -> Tensor:
-        """The elements of the group axis: (group, coords), or (batch, group, coords) where samples have their own."""
+        """The elements of the group axis: (group, coords), or (batch, group, coords) if samples have their own."""
         if self._elements is not None:
             return self._elements
-        # Elements of finite groups are whole numbers, which float32 holds exactly and bfloat16 may not.
+        # Elements of finite groups are whole numbers, which float32 represents exactly and bfloat16 may not.
         dtype = torch.float64 if self.values.dtype == torch.float64 else torch.float32
         return self.group.elements(dtype, self.values.device)
 
@@ -178,7 +178,7 @@ class GroupSignal:
         return GroupSignal(values, elements, gates, group=self.group, gated=self.gated)
 
     def clone(self) -> GroupSignal:
-        """Return a copy, through which gradients flow."""
+        """Return a copy of the signal; gradients pass through it."""
         return self._each(torch.clone)
 
     def detach(self) -> GroupSignal:
@@ -262,7 +262,7 @@ def _joined(tensors: Sequence[GroupSignal], dim: int = 0) -> GroupSignal:
 
 
 def _combine(signals: Sequence[GroupSignal], compute: Callable[[], Tensor]) -> GroupSignal:
-    """Compute values from those of ``signals``, and return them as a signal on their elements, which must be equal."""
+    """Return the values that ``compute`` returns as a signal on the elements of ``signals``, which must be equal."""
     first = signals[0]
     found = [_same_elements(first, other) for other in signals[1:]]
     values = compute()
@@ -277,9 +277,10 @@ def _combine(signals: Sequence[GroupSignal], compute: Callable[[], Tensor]) -> G
 
 
 def _same_group(a: Group, b: Group) -> bool:
-    """Return whether two groups are equal; in a compiled program, as far as torch 2.11 can compare objects.
+    """Return whether two groups are equal.
 
-    There :func:`_same_elements` compares how their elements act.
+    Torch 2.11 cannot compare all attributes in a compiled program. There :func:`_same_elements` also compares the
+    matrices of the elements.
     """
     if a is b or not torch.compiler.is_compiling():
         return a is b or a == b
@@ -287,7 +288,7 @@ def _same_group(a: Group, b: Group) -> bool:
 
 
 def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
-    """Raise a ValueError if two signals have different elements; return a bool tensor where only the device knows."""
+    """Raise a ValueError if two signals have different elements; return a bool tensor if only the device can tell."""
     if not _same_group(a.group, b.group):
         raise ValueError(f"signals must be on one group, got {a.group} and {b.group}")
     x, y = a._elements, b._elements  # noqa: SLF001
@@ -297,7 +298,7 @@ def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
     x, y = a.elements, b.elements
     if x.shape == y.shape:
         if torch.compiler.is_compiling() or not x.device.type == y.device.type == "cpu":
-            same = (x.to(y.dtype) == y).all()  # the host would wait for a GPU, and cannot read in a compiled program
+            same = (x.to(y.dtype) == y).all()  # reading it would make the host wait, or break a compiled program
             return same if compared else same & (a.group.matrix(x).to(y.dtype) == b.group.matrix(y)).all()
         if torch.equal(x.to(y.dtype), y):
             return None
@@ -316,7 +317,7 @@ def as_signal(
         group: the group of the layer.
         channels: channels that the layer takes.
         dim: number of axes after the group axis; those of the group's space by default.
-        per_sample: whether the layer takes a signal whose samples have elements of their own.
+        per_sample: whether the layer accepts a signal whose samples have their own elements.
 
     >>> from kernelfield.groups import SO2, Cyclic
     >>> as_signal(torch.randn(2, 3, 4, 8, 8), Cyclic(4), 3)
@@ -351,7 +352,7 @@ Signal = TypeVar("Signal", Tensor, GroupSignal)
 
 
 def map_values(x: Signal, function: Callable[[Tensor], Tensor]) -> Signal:
-    r"""Apply ``function`` to values (batch, channels, group, \*space), of a signal or a tensor; return its type."""
+    r"""Apply ``function`` to values (batch, channels, group, \*space) of a signal or a tensor; return the same type."""
     if isinstance(x, GroupSignal):
         return x.map(function)
     return function(x)
@@ -380,7 +381,7 @@ def _flatten_with_keys(signal: GroupSignal) -> tuple[list[tuple[Any, Any]], tupl
 
 
 def _unflatten(children: Iterable[Any], context: tuple[Group, bool]) -> GroupSignal:
-    # Skip __init__ and its checks: the children of a tree may be anything, and parts of a signal are already checked.
+    # Without __init__ and its checks: leaves of a tree may be any object, and parts of a signal are already checked.
     signal = GroupSignal.__new__(GroupSignal)
     signal.values, signal._elements, signal.gates = children  # noqa: SLF001
     signal.group, signal.gated = context

@@ -1,4 +1,4 @@
-"""Kernels as permuted copies of a table: one index for all entries of a kernel, or of all kernels of a network."""
+"""Kernels as permuted copies of tables, looked up for one kernel or for all kernels of a network at once."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 
 __all__ = ["LookUp", "SharedLookUp", "nodes_at"]
 
-#: entries of kernels that a :class:`SharedLookUp` has looked up, by their look-up
+#: kernel entries that a :class:`SharedLookUp` has looked up, by :class:`LookUp`
 _looked_up: ContextVar[dict[LookUp, Tensor] | None] = ContextVar("kernelfield_looked_up", default=None)
 
 
 class LookUp(nn.Module):
-    r"""A table's entries in the order of a kernel, (out, n_out, in, n_in, \*points).
+    r"""A kernel (out, n_out, in, n_in, \*points) whose entries are looked up in a table.
 
     Torch's convolutions are correlations: they take a kernel flipped along its axes of space. A look-up flips it at no
-    cost, and writes it in the memory format in which convolutions of planes are fastest on a device, channels last
-    or not.
+    cost. It also writes the kernel in the memory format, channels-last or not, in which the device convolves planes
+    fastest.
 
     Args:
         index: (out, n_out, in, n_in, \*points) index of every kernel entry in the table.
@@ -47,7 +47,7 @@ class LookUp(nn.Module):
         super().__init__()
         self.flip, self.times = flip, times
         space = tuple(range(4, index.dim()))
-        # Channels last is a memory format of planes only.
+        # Only kernels on planes use the channels-last format.
         self.channels_last = flip and len(space) == 2
         order = (0, 1, *space, 2, 3) if self.channels_last else tuple(range(index.dim()))
         self.axes = tuple(order.index(axis) for axis in range(len(order)))
@@ -55,12 +55,12 @@ class LookUp(nn.Module):
         self.shape = index.shape
         self.register_buffer("index", stored, persistent=False)
         self.register_buffer("inverse", _invert(stored, times), persistent=False)
-        #: index and inverse of the kernel in the order of its axes, once they are needed
+        #: index and inverse for the contiguous memory format, computed at their first use
         self._in_order: tuple[Tensor, Tensor] | None = None
 
     def forward(self, table: Tensor) -> Tensor:
         r"""Return the kernel of a table of any shape: (out, n_out, in, n_in, \*points)."""
-        # torch.func transforms torch's own look-up, but not ours; a compiler chooses memory formats by itself.
+        # torch.func can transform torch's own look-up but not _Permuted, and a compiler chooses memory formats itself.
         if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
             values = table.flatten().index_select(0, self.index.flatten())
             return values.view(self.index.shape).permute(self.axes)
@@ -74,12 +74,12 @@ class LookUp(nn.Module):
         return entries.view(self.shape)
 
     def indices(self) -> tuple[Tensor, Tensor]:
-        """Return the index of every kernel entry in memory, and its inverse, for the memory format in use now."""
+        """Return the index of every kernel entry, and its inverse, in the memory format now in use."""
         if not self.channels_last or prefers_channels_last(self.index.device):
             return self.index, self.inverse
         found = self._in_order
         if found is None or found[0].device != self.index.device:
-            with torch.inference_mode(False):  # training may use what a prediction made
+            with torch.inference_mode(False):  # training may use these tensors later
                 index = self.index.permute(self.axes).contiguous()
                 found = self._in_order = index, _invert(index, self.times)
         return found
@@ -91,7 +91,7 @@ class LookUp(nn.Module):
 
 
 class SharedLookUp:
-    """The look-ups of all kernels of a network as one: few launches, however many kernels there are.
+    """The look-ups of all kernels of a network as a single one, so their number does not affect the launches.
 
     Args:
         look_ups: the look-ups.
@@ -110,10 +110,10 @@ class SharedLookUp:
 
     @contextlib.contextmanager
     def kernels(self, tables: Sequence[Tensor]) -> Iterator[None]:
-        """Look up the kernels of ``tables``, one for each look-up; inside the ``with`` block, look-ups return them.
+        """Look up the kernels of ``tables`` at once; each look-up returns its own inside the ``with`` block.
 
         Args:
-            tables: tables of one device and dtype; with others, each look-up reads its own table.
+            tables: one table for each look-up. If devices or dtypes differ, each look-up reads its own table instead.
         """
         first = tables[0] if tables else None
         alike = first is not None and len({(t.device, t.dtype) for t in tables}) == 1
@@ -138,7 +138,7 @@ class SharedLookUp:
         if found is not None and all(a is b for a, (b, _) in zip(found[2], pairs, strict=True)):
             return found
         indices, inverses, begin, place = [], [], 0, 0
-        with torch.inference_mode(False):  # training may use what a prediction made
+        with torch.inference_mode(False):  # training may use these tensors later
             for index, inverse in pairs:
                 indices.append(index.flatten() + begin)
                 inverses.append(inverse + place)
@@ -166,7 +166,7 @@ class _PermutedTables(EagerFunction):
 
 
 class _Permuted(EagerFunction):
-    """Look up entries of a table, each equally often. The gradient is a look-up too, where torch's is a scatter."""
+    """Look up the entries of a table, all equally often. Its gradient is a look-up too; that of torch is a scatter."""
 
     @staticmethod
     def forward(ctx: Any, table: Tensor, index: Tensor, inverse: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ class _Permuted(EagerFunction):
 
 
 def _invert(index: Tensor, times: int) -> Tensor:
-    """Return where in the kernel each entry of the table appears: (times, entries)."""
+    """Return the positions in the kernel at which each entry of the table appears: (times, entries)."""
     positions = torch.arange(index.numel(), dtype=torch.int32, device=index.device).view(index.shape)
     # Each output element (second axis) looks up every entry once.
     index, positions = (t.movedim(1, 0).reshape(times, -1) for t in (index, positions))

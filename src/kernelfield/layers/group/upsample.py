@@ -18,15 +18,16 @@ __all__ = ["SpatialUpsample"]
 
 
 class SpatialUpsample(ValueLayer):
-    r"""Up-sampling of space by a factor of 2, at each element, symmetric and therefore equivariant.
+    r"""Up-sampling of space by a factor of 2, at each element. It is symmetric and therefore equivariant.
 
-    A line of n samples becomes one of 2n, whose samples lie a quarter of a step to the left and right of the old ones,
-    or one of 2n - 1, with one new sample between each two. The second undoes :class:`SpatialPool` of an odd length.
+    A line of n samples becomes a line of 2n, a quarter of a step to the left and right of each old sample, or of
+    2n - 1, with one new sample between each two. The second form restores an odd length that :class:`SpatialPool` has
+    halved.
 
     It takes a :class:`GroupSignal` or a tensor, with or without a group axis, and returns the same type.
 
     Args:
-        kind: "linear" interpolates between neighbours; "nearest" repeats them, and takes the mean of two at equal
+        kind: "linear" interpolates between neighbours; "nearest" copies the nearest sample, or the mean of two at equal
             distance.
         dim: number of spatial axes.
 

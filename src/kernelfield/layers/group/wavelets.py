@@ -1,4 +1,4 @@
-"""Lifting convolutions as wavelet transforms (chapter 10, sections 4.2.3 and 4.3)."""
+"""Lifting convolutions as wavelet transforms (chapter 10, sections 5.2.3 and 5.3)."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ __all__ = ["WaveletTransform", "wavelet_loss"]
 
 
 class WaveletTransform(nn.Module):
-    r"""The wavelet transform whose wavelets are the kernels of a lifting convolution (chapter 10, section 4.3).
+    r"""The wavelet transform whose wavelets are the kernels of a lifting convolution (chapter 10, Eq. 16).
 
     .. math:: W[f](t, s) = \int f(\tau)\, \tfrac{1}{\sqrt s}\, \psi^*\big(\tfrac{\tau - t}{s}\big)\, d\tau
               = \sqrt{s}\; (f *_\uparrow \psi)(t, s)
 
     The lifting convolution divides by s and the wavelet transform by √s, hence the factor √s. A convolution's kernel is
     the reflected wavelet, :math:`\psi^*(-t)`, which for a :class:`~kernelfield.fields.Morlet` is the wavelet itself.
-    The channel pairs of a field in quadrature become complex coefficients. The transform has no bias.
+    The channel pairs of a field in quadrature become complex coefficients. The transform subtracts the bias.
 
     Args:
         lift: lifting convolution on dilations of the line; the transform shares its weights.
@@ -54,7 +54,10 @@ class WaveletTransform(nn.Module):
         return self.lift.group.matrix(self.lift.group.elements(like.dtype, like.device))[:, 0, 0]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the coefficients of (batch, in, time): (batch, out, scales, time), complex for pairs of channels."""
+        """Return the coefficients of (batch, in, time): (batch, out, scales, time).
+
+        For a field in quadrature they are complex, and pairs of channels become one: (batch, out / 2, scales, time).
+        """
         signal = self.lift(x)
         values = signal.values
         if self.lift.bias is not None:
@@ -70,11 +73,11 @@ class WaveletTransform(nn.Module):
         return torch.complex(values[:, ::2], values[:, 1::2])
 
     def scalogram(self, x: Tensor) -> Tensor:
-        """Return the energy of the coefficients, (batch, out, scales, time): the square of their absolute value."""
+        """Return the squared absolute value of the coefficients, in their shape."""
         return self(x).abs().square()
 
     def _norm(self) -> Tensor:
-        """Return the norm of each output's wavelet: (out,); a pair of channels shares one."""
+        """Return the norm of each output's wavelet, (out,); both channels of a pair have the same."""
         one = self._like()[:1].reshape(1, 1) * 0
         energy = self.lift.kernel.render(one, one, 1.0).square().flatten(1).sum(dim=1)
         if self.quadrature:
@@ -87,12 +90,12 @@ class WaveletTransform(nn.Module):
 
 @checked()
 def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
-    r"""Return the squared mean of kernels on dilations, which is zero for wavelets (chapter 10, Eq. 10).
+    r"""Return the squared mean of kernels on dilations, which is zero for wavelets (chapter 10, Eq. 15).
 
     .. math:: \sum_d \frac{1}{C_o C_i} \sum_{o, i} \Big(\sum_{\varsigma} \int \psi_{d, oi}(t, \varsigma)\, dt\Big)^2
 
-    The mean is the integral in samples, which does not shrink with the size of the kernel. Layers whose kernel has one
-    point and layers that are not on dilations are skipped.
+    The integral, a sum over samples, takes the place of the mean, because it does not shrink with the size of the
+    kernel. Layers whose kernel has one point and layers that are not on dilations are skipped.
 
     Args:
         model: any module.

@@ -30,7 +30,7 @@ _MASK = TensorOf("bool", "batch, points") | None
 
 
 class _Grid(nn.Module):
-    """A regular grid over a box, and the edges between it and a cloud: the base of both directions."""
+    """Base class of :class:`Gridify` and :class:`Degridify`: a grid over a box, and its edges to a cloud."""
 
     @checked(in_channels=Int(0), extent=ListOf(PerAxis(FINITE), count=2))
     def __init__(
@@ -49,7 +49,7 @@ class _Grid(nn.Module):
         self.dim, self.grid, self.neighbors = dim, per_axis(grid, dim), neighbors
         self.low, self.high = grids.check_box(*extent, dim, name="extent[1]")
         if group is not None and group.order != 1:
-            raise ValueError(f"group must be None or groups.Trivial(), got {group!r}: see the documentation")
+            raise ValueError(f"group must be None or groups.Trivial(), since others are not supported, got {group!r}")
         self.group = group
         self.messages = MessageLayer(in_channels, out_channels, dim=dim, **message)
 
@@ -76,18 +76,18 @@ class _Grid(nn.Module):
             self._check(coords)
             check_seen_finite(mask, coords=coords)
         dtype = self.messages.offset_dtype
-        # In the more precise dtype: a cloud far from zero keeps its digits.
+        # The more precise dtype keeps the digits of a cloud far from zero.
         wide = coords.to(torch.promote_types(coords.dtype, dtype))
         ends = zip(wide.unbind(-1), self.low, self.high, strict=True)
         placed = torch.stack([(c - (a + b) / 2) / ((b - a) / 2) for c, a, b in ends], dim=-1).to(dtype)
         if mask is not None:
-            # Edges of padding are computed too, with weight zero; in the backward pass NaN times zero would be NaN.
+            # Edges of padding are computed too, with weight zero. Zeros replace NaN, whose gradient would be NaN.
             placed = placed.masked_fill(~mask.unsqueeze(-1), 0.0)
         nodes = grids.box_grid(self.grid, dtype=dtype, device=coords.device)
         return placed, nodes.flatten(0, -2).unsqueeze(0), edges
 
     def nodes(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        """Return the (nodes, dim) coordinates of the grid's nodes, the last axis changing fastest."""
+        """Return the (nodes, dim) coordinates of the grid's nodes; the last axis varies fastest."""
         return grids.box_grid(self.grid, self.low, self.high, dtype=dtype, device=device).flatten(0, -2)
 
     def extra_repr(self) -> str:
@@ -108,11 +108,11 @@ class Gridify(_Grid):
         in_channels: channels at the points; 0 for clouds of coordinates alone.
         out_channels: channels on the grid.
         dim: number of spatial dimensions.
-        grid: nodes along each axis, one for all or one per axis. About as many in all as there are points.
-        extent: lower and upper end of the grid, each one number or one per axis. Offsets are measured in halves of it,
-            so a layer also works on clouds of another size or at another place.
+        grid: nodes along each axis, one for all or one per axis. In total, use about as many nodes as points.
+        extent: lower and upper end of the grid, each one number or one per axis. Offsets are measured in halves of the
+            extent, so with another extent the layer works on clouds of another size or position.
         neighbors: number k of nearest points or nodes.
-        group: None. Gridification that respects a symmetry is future work of the thesis; its group will go here.
+        group: None or ``groups.Trivial()``; the thesis leaves equivariant gridification to future work.
         message: further arguments of :class:`MessageLayer`: channels, field, omega_0, message, reduce.
 
     >>> layer = Gridify(3, 16, grid=5)
@@ -130,7 +130,7 @@ class Gridify(_Grid):
             x: (batch, in, points) values; None if there are none.
             coords: (batch, points, dim) coordinates.
             mask: (batch, points) True at points, False at padding.
-            edges: the edges for these coordinates and this mask, if they are known already.
+            edges: the edges for these coordinates and this mask, if they are already known.
         """  # noqa: D301
         cloud, nodes, edges = self._connected(coords, mask, edges)
         x = None if x is None else seen_only(x, mask)
@@ -138,7 +138,11 @@ class Gridify(_Grid):
 
 
 class Degridify(_Grid):
-    r"""Map a grid back to the points of a cloud: the edges of :class:`Gridify` turned around (chapter 4, section 2.3).
+    r"""Map a grid back to the points of a cloud, along the reversed edges of :class:`Gridify` (chapter 4, section 2.3).
+
+    .. math::
+        x^P_i = \phi_\mathrm{upd}\Big(\bigoplus_{j \to i} \phi_\mathrm{msg}\big(\phi_\mathrm{node}(x^G_j),
+        \phi_\mathrm{pos}(c^P_i - c^G_j)\big)\Big)
 
     Args:
         in_channels: channels on the grid.
@@ -156,10 +160,10 @@ class Degridify(_Grid):
     """
 
     def query_edges(self, at: Tensor, coords: Tensor, mask: Tensor | None = None) -> Edges:
-        """Return the edges between the grid and any places, ``at`` (batch, queries, dim), for ``forward(x, at)``.
+        """Return the edges between the grid and queries ``at`` any coordinates (batch, queries, dim).
 
-        They depend on the points of the cloud, ``coords`` and ``mask``, and for each query on no other query; see
-        :func:`kernelfield.ops.query_edges`.
+        Pass them to ``forward(x, at, edges=…)``. They depend on the points of the cloud, ``coords`` and ``mask``, but
+        not on other queries; see :func:`kernelfield.ops.query_edges`.
         """
         return query_edges(at, coords, self.grid, self.neighbors, low=self.low, high=self.high, mask=mask)
 
@@ -171,8 +175,8 @@ class Degridify(_Grid):
             x: (batch, in, \\*grid) values.
             coords: (batch, points, dim) coordinates of the outputs.
             mask: (batch, points) True at points, False at padding.
-            edges: from the points to the grid, as :class:`Gridify` used them, if they are known already; or those of
-                :meth:`query_edges`, if ``coords`` are not the points of the cloud.
+            edges: edges from the points to the grid that :class:`Gridify` used, if they are already known; those of
+                :meth:`query_edges` if ``coords`` are not the points of the cloud.
         """  # noqa: D301
         if tuple(x.shape[2:]) != self.grid:
             raise ValueError(f"x must have shape (batch, channels, {self.grid}), got {tuple(x.shape)}")

@@ -26,24 +26,24 @@ MESSAGES = ("product", "mlp")
 
 
 class MessageLayer(nn.Module):
-    r"""Messages from sources to targets, computed from the sources' values and the offsets between the two.
+    r"""Messages from sources to targets, computed from the sources' values and offsets (chapter 4, Eq. 1).
 
     .. math::
         y_i = \phi_\mathrm{upd}\Big(\bigoplus_{j \to i} \phi_\mathrm{msg}\big(\phi_\mathrm{node}(x_j),
         \phi_\mathrm{pos}(c_i - c_j)\big)\Big)
 
-    The position network is a field, so that the layer is a convolution with a kernel between two sets of points. Node
-    and update networks are perceptrons of two layers.
+    The position network is a field, so the layer is a convolution between two sets of points. Node and update networks
+    are perceptrons of two layers.
 
     Args:
-        in_channels: channels at the sources; 0 if they have nothing but their coordinates.
+        in_channels: channels at the sources; 0 if they have coordinates only.
         out_channels: channels at the targets.
         dim: number of spatial dimensions.
         channels: width of all networks and of the messages; ``out_channels`` if not given.
         field: makes the position network from ``(dim, channels)``.
-        omega_0: Ω, the frequencies' standard deviation in cycles per unit of offset, where the field takes one.
-        message: "product" multiplies node and position embeddings (the published network for ModelNet40), "mlp" is a
-            perceptron of both (that for ShapeNet).
+        omega_0: standard deviation of the frequencies in cycles per unit of offset, for fields that take it.
+        message: "product" multiplies node and position embeddings, as published for ModelNet40; "mlp" is a perceptron
+            of both, as published for ShapeNet.
         reduce: "mean", "max" or "sum".
 
     >>> from kernelfield.ops import bilateral_edges
@@ -125,7 +125,7 @@ class MessageLayer(nn.Module):
         return torch.promote_types(self.dtype, torch.float32)
 
     def _message(self, values: Tensor | None, offsets: Tensor) -> Tensor:
-        """Return the message of each edge; it depends on two positions only through their offset."""
+        """Return the message of each edge, which depends on positions only through their offset."""
         position = self.position(offsets).to(self.dtype if values is None else values.dtype)
         if values is None:
             return position if self.message is None else self.message(position)

@@ -14,8 +14,8 @@ class BlockArchitecture:
     Args:
         kernel: points of its kernel along each axis.
         resolution: samples along each axis at which its residual branch is computed.
-        widths: channels that the branch reads, has in its middle, and writes.
-        share: share of the network's cost.
+        widths: numbers of channels that the branch reads, has in its middle, and writes.
+        share: share of the block in the network's cost.
     """
 
     kernel: tuple[int, ...]
@@ -31,7 +31,12 @@ class Architecture:
     Args:
         blocks: the blocks in use.
         complexity: operations of a forward pass, in units of the base network's.
-        budget: target of the complexity; None for none.
+        budget: target of the complexity, or None.
+
+    >>> print(Architecture((BlockArchitecture((5,), (16,), (8, 8, 8), 0.5),), complexity=1.0, budget=None))
+    block | kernel | resolution | read | middle | written | share of the cost
+        1 |      5 |         16 |    8 |      8 |       8 |               50%
+    depth 1, complexity 1.00 of the base network's, budget none
     """
 
     blocks: tuple[BlockArchitecture, ...]
@@ -44,7 +49,7 @@ class Architecture:
         return len(self.blocks)
 
     def flat(self) -> dict[str, float]:
-        """Return every size by its name, block1.kernel.0 and so on: a row of a history."""
+        """Return all sizes by name, such as block1.kernel.0, as a row of a history."""
         row: dict[str, float] = {"complexity": self.complexity, "depth": float(self.depth)}
         for i, block in enumerate(self.blocks, start=1):
             row |= {f"block{i}.kernel.{d}": float(n) for d, n in enumerate(block.kernel)}

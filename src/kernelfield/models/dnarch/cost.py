@@ -8,7 +8,7 @@ With L positions and N channels, per sample:
     C_\mathrm{pointwise} = L\, N
 
 Sizes may be numbers or tensors; for tensors the count is differentiable. Chapter 6 prints the Fourier convolution for
-one channel; a depthwise convolution of N channels takes N times as many.
+one channel; a depthwise convolution of N channels needs N times as many operations.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class MaskSizes(LearnedSize):
         return parts
 
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        more = 1 if slack else 0  # an extra channel is multiplied by zero
+        more = 1 if slack else 0  # a channel that the mask does not keep is multiplied by zero
         if self.width is not None:
             counts, numbers = numbers[: 3 * self.blocks], numbers[3 * self.blocks :]
             # A layer has at least one channel; an empty mask multiplies it by zero.
@@ -86,7 +86,7 @@ class MaskSizes(LearnedSize):
             if mask is not None:
                 mask.offset.clamp_(*mask.limits())
         for kernel in self.kernels:
-            # A kernel of one point has no gradient to grow by.
+            # A kernel of one point would get no gradient that makes it grow.
             if isinstance(kernel, GaussianMask):
                 kernel.sigma.clamp_(min=kernel.sigma_for(1.001 / self.least_size))
 

@@ -1,4 +1,4 @@
-"""From a masked network to one of other sizes: copy weights, and multiply masks into them."""
+"""Copy weights between networks of different sizes, and multiply masks into weights."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["conv_layers", "copy_common", "fixed_slice", "fold_masks", "kernel_po
 
 
 def fixed_slice(active: ActiveSlice) -> ActiveSlice:
-    """Return a slice in plain numbers, for weights that contain its factors."""
+    """Return a slice as Python numbers and without factors, for weights that already contain them."""
     limit = active.band_limit
     if limit is not None:
         offsets = tuple(limit.offsets.tolist()) if isinstance(limit.offsets, Tensor) else tuple(limit.offsets)
@@ -37,7 +37,7 @@ def fold_masks(old: CCNNBlock, new: CCNNBlock, active: ActiveSlice) -> None:
 
 @torch.no_grad()
 def copy_common(source: nn.Module, target: nn.Module) -> None:
-    """Copy the tensors that two networks share; of tensors of different sizes, the first entries of each axis."""
+    """Copy tensors of the same name; if sizes differ, copy the first entries along each axis."""
     have = source.state_dict()
     for name, tensor in target.state_dict().items():
         given = have.get(name)
@@ -52,10 +52,10 @@ def conv_layers(network: nn.Module) -> list[ContinuousConv]:
 
 
 def kernel_points(layer: ContinuousConv) -> tuple[int, ...]:
-    """Return how many points the kernel has along each axis."""
-    if layer.mask is None:
-        return layer.size
-    low, high = layer.mask.support()
-    steps = torch.maximum(low.abs(), high.abs()).tolist()
-    reach = [min(n, int(r * n * (1 + 1e-6)) + 1) for r, n in zip(steps, layer.size, strict=True)]
+    """Return the number of kernel points along each axis."""
+    reach = list(layer.size)
+    if layer.mask is not None:
+        low, high = layer.mask.support()
+        steps = torch.maximum(low.abs(), high.abs()).tolist()
+        reach = [min(n, int(r * n * (1 + 1e-6)) + 1) for r, n in zip(steps, layer.size, strict=True)]
     return tuple(reach if layer.causal else (2 * r - 1 for r in reach))

@@ -1,4 +1,4 @@
-"""DNArch: kernel sizes, resolutions, widths and depth of a CCNN, learned with its weights (chapter 6)."""
+"""DNArch, a CCNN that learns its kernel sizes, resolutions, widths and depth with its weights (chapter 6)."""
 
 from __future__ import annotations
 
@@ -34,20 +34,20 @@ _ENLARGED = Number(1, 1000)
 class DNArch(ReadoutClassifier):
     r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
 
-    The network is enlarged to ``max_width`` times its width and ``max_depth`` times its depth, and cut by masks: a
-    Gaussian on every kernel; sigmoids on the spectrum of every residual branch, on the channels that the branch reads,
-    has in its middle and writes, and on the axis of blocks. The identity branch is never masked. At first the masks
-    keep the size of the given network and all of its weights.
+    The network is enlarged to ``max_width`` times its width and ``max_depth`` times its depth, and masks cut it down
+    again. There is a Gaussian mask on every kernel and sigmoid masks on the spectrum of every residual branch, on the
+    channels that the branch reads, has in its middle and writes, and on the axis of blocks. The identity branch is
+    never masked. At first the masks keep the size of the given network and all of its weights.
 
-    The forward pass computes only what the masks keep: narrow matrix products, cropped kernels, convolutions at a low
-    resolution, and no closed blocks. The sizes change after optimiser steps, never inside ``forward``. The README
+    The forward pass computes only the parts that the masks keep: narrow matrix products, cropped kernels, convolutions
+    at a low resolution, and open blocks. The sizes change after optimiser steps, never inside ``forward``. The README
     beside this file has a picture.
 
     .. math:: y = x + m_\mathrm{depth}\, \mathrm{up}\Big[\sigma\big(m_\mathrm{out} L\, \mathrm{drop}\,
         \sigma(m_\mathrm{mid} W m_\mathrm{in} (\psi m_\mathrm{gauss}) * \mathrm{down}_{m_\mathrm{res}} N x)\big)\Big]
 
     Args:
-        network: a CCNN with blocks "ccnn" or "s4"; it is not changed, and its weights are copied.
+        network: a CCNN with blocks "ccnn" or "s4". Its weights are copied; it does not change.
         learn: the sizes to learn, any of "kernel", "resolution", "width" and "depth". Resampling looks ahead, so a
             causal network with a dense readout cannot learn its resolution.
         budget: target of :meth:`complexity_loss`, in units of the network's own complexity.
@@ -58,8 +58,8 @@ class DNArch(ReadoutClassifier):
         resolution_temperature: steepness of the masks on the spectrum; the lowest resolution is 2.6/τ of the input's.
         width_temperature: steepness of the masks on channels.
         depth_temperature: steepness of the mask on blocks.
-        fixed_shapes: masks only multiply and nothing is cut: the same outputs in shapes that never change, for CUDA
-            graphs and compilers, at the cost of the largest size.
+        fixed_shapes: whether masks only multiply and cut nothing. Outputs are the same and shapes are constant, as CUDA
+            graphs and compilers need, but every step costs as much as the largest size.
 
     >>> net = DNArch(CCNN(1, 10, dim=2, size=16, channels=8, blocks=2))
     >>> net(torch.randn(2, 1, 16, 16)).shape
@@ -156,7 +156,7 @@ class DNArch(ReadoutClassifier):
 
     @checked(x=TensorOf(empty=False))
     def forward(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return predictions for ``x`` (batch, in, *space); step, mask and density as in :class:`CCNN`."""
+        """Return predictions for ``x`` (batch, in, *space); step, mask and density are those of :class:`CCNN`."""
         return self.network(x, active=self.active(), **sampling)
 
     def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
@@ -170,7 +170,7 @@ class DNArch(ReadoutClassifier):
         self.network.reset_classifier(num_classes)
 
     def active(self) -> list[ActiveSlice] | None:
-        """Return the part of each block that is in use, for :meth:`CCNN.forward`; None for all of every block."""
+        """Return the part of each block that is in use, for :meth:`CCNN.forward`; None if that is all of them."""
         if not self.fixed_shapes and not torch.compiler.is_compiling():
             self.sizes.refresh()
         return self._slices(self.sizes)
@@ -208,16 +208,16 @@ class DNArch(ReadoutClassifier):
     # Complexity
 
     def complexity(self) -> Tensor:
-        """Return the operations of a forward pass, from the sizes of the masks; differentiable in them.
+        """Return the number of operations of a forward pass, differentiable in the masks.
 
-        With a depth between two whole numbers the last block counts in part.
+        If the depth lies between two whole numbers, the last block counts in part.
         """
         costs = self._block_costs()
         if self.depth is not None:
             depth = self.depth.size(self.sizes.blocks)
             before = torch.arange(self.sizes.blocks, dtype=depth.dtype, device=depth.device)
             share = (depth - before).clamp(min=0.0)
-            # The last share is not clamped: at its largest size the mask must still have a gradient of its cost.
+            # The last share is not clamped, so the cost has a gradient for the mask at its largest size too.
             costs = costs * torch.cat([share[:-1].clamp(max=1.0), share[-1:]])
         return costs.sum() + outer_cost(self.network)
 
@@ -227,12 +227,12 @@ class DNArch(ReadoutClassifier):
 
     @checked(target=POSITIVE | None)
     def complexity_loss(self, target: float | None = None) -> Tensor:
-        r"""Return the squared relative difference to a target (chapter 6, section 2.5).
+        r"""Return the squared relative difference to a target (chapter 6, Eq. 11).
 
         .. math:: \big(C_\mathrm{curr} / C_\mathrm{target} - 1\big)^2
 
         Args:
-            target: complexity to aim at, in units of the given network's; ``budget`` if not given.
+            target: target complexity in units of the given network's; ``budget`` if not given.
         """
         aim = self.budget if target is None else float(target)
         if aim is None:
@@ -339,7 +339,7 @@ class DNArch(ReadoutClassifier):
         like = next(network.parameters())
         largest.to(dtype=like.dtype, device=like.device)
         copy_common(network, largest)
-        if added:  # a new mask takes energy from the kernel
+        if added:  # a new mask reduces the energy of the kernel
             for old, new in zip(conv_layers(network), conv_layers(largest), strict=False):
                 new.preserve_variance_(old.energy().sqrt())
         return largest.train(network.training)
@@ -353,7 +353,7 @@ class DNArch(ReadoutClassifier):
 
 
 def _causal_and_dense(network: CCNN) -> bool:
-    """Return whether a network predicts each position from the positions up to it."""
+    """Return whether a network is causal and predicts at every position."""
     causal, dim = network.arguments["causal"], network.arguments["dim"]
     return (dim == 1 if causal is None else causal) and network.arguments["readout"] == "dense"
 

@@ -1,4 +1,4 @@
-"""Networks of chapter 6: the CCNNs that DNArch starts from, and DNArch with a fresh CCNN."""
+"""Networks of chapter 6: the CCNNs that DNArch starts from, and DNArch of a new CCNN."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ __all__ = ["learned_ccnn"]
 
 @with_arguments_of(CCNN, DNArch, without=("network",))
 def learned_ccnn(in_channels: int, out_channels: int, **options: Any) -> DNArch:
-    """Return a :class:`DNArch` of a fresh CCNN.
+    """Return a :class:`DNArch` of a new CCNN.
 
     Args:
         in_channels: channels of the input.
@@ -29,7 +29,7 @@ def learned_ccnn(in_channels: int, out_channels: int, **options: Any) -> DNArch:
     return DNArch(CCNN(in_channels, out_channels, **options), **learned)
 
 
-#: chapter 6's CCNN: global kernels centred on each position, a linear stem, and norms with the batch's statistics
+#: options of chapter 6's CCNN: global kernels that are not causal, a linear stem, and norms with batch statistics
 _CHAPTER_6: dict[str, Any] = {"sigma": None, "stem": "linear", "norm": "batch-statistics", "causal": False}
 _LARGE: dict[str, Any] = {"blocks": 6, "channels": 380, "hidden": 64}
 register("ccnn_4_140_global", CCNN, "CCNN_4,140 with global kernels (chapter 6's base)", **_CHAPTER_6)
@@ -41,7 +41,7 @@ _SHARED: dict[str, Any] = {
     "field": partial(RandomFourier, layers=4, features=128, learn_frequencies=False),
     "shared_field": True,
     "hidden": 128,
-    "omega_0": 16.0,  # kernels then keep their shape at other resolutions; the published values are thousands, by task
+    "omega_0": 16.0,  # keeps kernels smooth enough for other resolutions; published values are thousands, one per task
 }
 for _size, _large in (("4_140", {}), ("6_380", _LARGE)):
     _options = {**_CHAPTER_6, **_large, **_SHARED}

@@ -11,16 +11,16 @@ from .weight_file import SUFFIX, read_description
 
 __all__ = ["FOLDERS", "find_weight", "list_weights", "weight_folders"]
 
-#: environment variable: further folders of weight files, separated as in PATH
+#: environment variable with further folders of weight files, separated as in PATH
 FOLDERS = "KERNELFIELD_WEIGHTS"
 _PACKAGE = Path(__file__).parents[2]
 
 
 def weight_folders() -> list[Path]:
-    """Return the folders to search, in order.
+    """Return the folders to search for weight files, in order.
 
-    First those of the environment variable ``KERNELFIELD_WEIGHTS``; then ``weights/`` inside the installed package,
-    where a wheel has them; then ``weights/`` of the repository, if the package runs from a checkout.
+    These are the folders in the environment variable ``KERNELFIELD_WEIGHTS``, ``weights/`` inside the installed
+    package, where a wheel puts it, and ``weights/`` of the repository if the package runs from a checkout.
     """
     own = [Path(part).expanduser() for part in os.environ.get(FOLDERS, "").split(os.pathsep) if part]
     checkout = [_PACKAGE.parents[1] / "weights"] if _PACKAGE.parent.name == "src" else []
@@ -28,7 +28,10 @@ def weight_folders() -> list[Path]:
 
 
 def list_weights(pattern: str = "*") -> list[str]:
-    """Return the names of all weights, MODEL.TAG, that match ``pattern``, sorted.
+    """Return the sorted names of weights.
+
+    Args:
+        pattern: pattern that the names MODEL.TAG match, with * and ? as in file names.
 
     >>> "flextcn_2.smnist" in list_weights("flextcn*")
     True
@@ -37,7 +40,9 @@ def list_weights(pattern: str = "*") -> list[str]:
 
 
 def find_weight(name: str) -> Path:
-    """Return the file of a weight, MODEL.TAG, or of a model's default: the one that is marked, else the first by name.
+    """Return the file of a weight MODEL.TAG, or of a model's default weight.
+
+    The default is the weight that is marked as such, or the first by name.
 
     >>> find_weight("flextcn_2.mnist")
     Traceback (most recent call last):
@@ -66,7 +71,7 @@ def _hint(name: str, known: list[str]) -> str:
 
 
 def _files() -> dict[str, Path]:
-    """Return the weight files by name; of two with the same name, the one in the earlier folder."""
+    """Return the weight files by name; earlier folders take precedence."""
     found: dict[str, Path] = {}
     for folder in weight_folders():
         for path in sorted(folder.glob(f"*.*{SUFFIX}")):

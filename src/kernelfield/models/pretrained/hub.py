@@ -34,13 +34,13 @@ def save_pretrained(
 ) -> Path:
     """Write a network to a folder, as ``config.json`` and ``model.safetensors``, and return the folder.
 
-    The network must come from :func:`kernelfield.create_model` or :func:`from_pretrained`, which know its name and
+    The network must come from :func:`kernelfield.create_model` or :func:`from_pretrained`, which record its name and
     arguments. Preprocessing, classes and score of a pretrained network are written too.
 
     Args:
         network: the network.
         folder: folder to write; it is created if needed.
-        push_to_hub: upload the folder to the hub too, which needs the extra ``hub`` and a network connection.
+        push_to_hub: whether to upload the folder to the hub, which needs the extra ``hub`` and a network connection.
         repo_id: repository on the hub, "owner/name"; by default the name of the folder.
         options: further arguments of ``huggingface_hub.HfApi.upload_folder``.
 
@@ -78,14 +78,20 @@ def from_pretrained(
 ) -> nn.Module:
     """Return the network in a folder that :func:`save_pretrained` wrote, or in a repository of the hub.
 
-    No code of the folder is executed. The network is in training mode.
+    Code in the folder is never executed. The network is in training mode.
 
     Args:
-        path: folder with ``config.json`` and ``model.safetensors``; or a repository of the hub, "owner/name", which
-            needs the extra ``hub`` and a network connection, or an earlier download.
-        num_classes: another number of classes. All tensors but the classifier's are loaded.
+        path: folder with ``config.json`` and ``model.safetensors``, or a repository of the hub, "owner/name". A
+            repository needs the extra ``hub``, and a network connection unless it was downloaded before.
+        num_classes: another number of classes; all tensors except the classifier's are then loaded.
         revision: branch, tag or commit of the repository.
         overrides: arguments of the network that replace the stored ones.
+
+    >>> import tempfile
+    >>> from kernelfield import create_model
+    >>> folder = save_pretrained(create_model("p4cnn", channels=4), tempfile.mkdtemp())
+    >>> from_pretrained(folder, num_classes=3).num_classes
+    3
     """
     folder = Path(path).expanduser()
     if not folder.is_dir():
@@ -135,7 +141,7 @@ def _read(folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise ValueError(f"{folder / CONFIG} is damaged: {error}") from error
     entries = config if isinstance(config, dict) else {}
     if not isinstance(entries.get("model"), str) or not isinstance(entries.get("arguments"), dict):
-        raise ValueError(f"{folder / CONFIG} must name a model of kernelfield and its arguments, got one or none")  # noqa: TRY004
+        raise ValueError(f"{folder / CONFIG} must name a model of kernelfield, as 'model', and its 'arguments'")  # noqa: TRY004
     module = import_safetensors()
     try:
         tensors = module.torch.load_file(folder / TENSORS)

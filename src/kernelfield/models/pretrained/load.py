@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["build_described", "create_from_weight", "describe_weight", "load_tensors", "plain_arguments"]
 
-#: arguments that describe the input; with values other than the weight's, the tensors would lose their meaning
+#: arguments that describe the input; tensors are meaningless with values other than those of their training
 _INPUT = ("in_channels", "size", "dim", "vocabulary")
 
 
@@ -37,12 +37,12 @@ def describe_weight(name: str) -> dict[str, Any]:
 def create_from_weight(
     name: str, *, pretrained: bool = True, num_classes: int | None = None, overrides: Mapping[str, Any] | None = None
 ) -> nn.Module:
-    """Return the network of a weight, with its tensors or, if not ``pretrained``, with fresh ones.
+    """Return the network of a weight, with its tensors or, if ``pretrained`` is False, newly initialised.
 
     Args:
         name: MODEL.TAG, or a model, for its default weight.
         pretrained: whether to load the tensors.
-        num_classes: number of classes, if not the weight's; then all tensors but the classifier's are loaded.
+        num_classes: another number of classes; all tensors except the classifier's are then loaded.
         overrides: arguments of the network that replace those of the weight.
     """
     if pretrained and "." not in name and not list_weights(f"{name}.*"):
@@ -80,7 +80,7 @@ def build_described(
         if num_classes not in (None, arguments.get("out_channels")):
             network.reset_classifier(num_classes)  # type: ignore[operator]
             description = {**description, "classes": []}
-    # In vars, because nn.Module declares its attributes to be tensors and modules.
+    # Set through vars, because nn.Module declares its attributes to be tensors and modules.
     vars(network)["pretrained_config"] = description
     return network
 
@@ -95,7 +95,7 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def load_tensors(network: nn.Module, tensors: Mapping[str, Tensor], where: Path) -> None:
-    """Load all tensors, or raise with the first differences if names or shapes differ."""
+    """Load all tensors, or raise a ValueError that lists the first differences in names or shapes."""
     want = network.state_dict()
     wrong = [
         f"{key}: {_shape(tensors, key)} in the file, {_shape(want, key)} in the network"

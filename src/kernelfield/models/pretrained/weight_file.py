@@ -1,4 +1,4 @@
-"""Weight files: one safetensors file with the tensors of a network and a description of it. Reading runs no code."""
+"""Weight files: safetensors files with the tensors and a description of a network. Reading one executes no code."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ENTRIES: dict[str, type | tuple[type, ...]] = {
 
 
 def import_safetensors() -> Any:
-    """Return the module ``safetensors.torch``, or raise an error that says how to install it."""
+    """Return the package ``safetensors`` with its module ``torch``, or raise an error that says how to install it."""
     try:
         import safetensors.torch  # noqa: PLC0415
     except ModuleNotFoundError as error:
@@ -63,8 +63,8 @@ def write_weight(path: str | Path, tensors: Mapping[str, Tensor], description: M
     Args:
         path: file to write, NAME.TAG.safetensors.
         tensors: the state of the network by name; they are copied to the CPU.
-        description: the entries of ``ENTRIES`` and perhaps others, as values that JSON can hold. A format number and
-            a checksum over the description and the tensors are added.
+        description: the entries of ``ENTRIES`` and any others, as JSON values. The function adds a format number and a
+            checksum over the description and the tensors.
 
     >>> import tempfile
     >>> entries = {"name": "a.b", "model": "a", "arguments": {}, "task": "classification", "classes": ["x", "y"],
@@ -77,7 +77,7 @@ def write_weight(path: str | Path, tensors: Mapping[str, Tensor], description: M
     path = Path(path)
     held = json.loads(json.dumps({**description, "format": FORMAT}, allow_nan=False))
     _check_entries(held, path.name)
-    # safetensors refuses tensors that share memory, such as a kernel network that all layers use.
+    # safetensors rejects tensors that share memory, such as those of a kernel network that all layers use.
     copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     held["sha256"] = _digest(held, copies)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -86,13 +86,21 @@ def write_weight(path: str | Path, tensors: Mapping[str, Tensor], description: M
 
 
 def read_description(path: str | Path) -> dict[str, Any]:
-    """Return the description in a weight file without its tensors; the checksum is not compared."""
+    """Return the description in a weight file without reading its tensors; the checksum is not compared.
+
+    Args:
+        path: a file of :func:`write_weight`.
+    """
     with _open(Path(path)) as file:
         return _parse(file.metadata(), Path(path))
 
 
 def read_weight(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Return the description and the tensors of a weight file; raise a ValueError if it is damaged."""
+    """Return the description and the tensors of a weight file; raise a ValueError if it is damaged.
+
+    Args:
+        path: a file of :func:`write_weight`.
+    """
     path = Path(path)
     with _open(path) as file:
         description = _parse(file.metadata(), path)
@@ -116,7 +124,7 @@ def _open(path: Path) -> Any:
 def _parse(metadata: dict[str, str] | None, path: Path) -> dict[str, Any]:
     text = (metadata or {}).get(KEY)
     if text is None:
-        raise ValueError(f"{path.name} must be a weight file of kernelfield, found no {KEY!r} in its metadata ({path})")
+        raise ValueError(f"{path.name} must be a weight file of kernelfield, got metadata without {KEY!r} ({path})")
     try:
         description = json.loads(text)
     except (json.JSONDecodeError, RecursionError) as error:

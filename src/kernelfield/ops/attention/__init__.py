@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["METHODS", "attention_map", "group_attention", "group_attention_reference"]
 
 METHODS = ("auto", "triton", "chunked", "reference")
-#: "auto" takes Triton kernels for heads of up to this many channels: a thread holds all channels of a few elements
+#: largest number of channels per head for which "auto" uses Triton: a thread holds all channels of a few elements
 TRITON_CHANNELS = 32
 
 
@@ -45,7 +45,7 @@ def group_attention(
     chunk: int | None = None,
     method: str = "auto",
 ) -> Tensor:
-    r"""Attend to all elements and positions around each position, once for every output element (chapter 9, Eq. 14).
+    r"""Attend to all elements and positions around each position, once for every output element (chapter 9, Eq. 16).
 
     .. math::
         y(x, h) = \sum_{\tilde h} \sum_{\hat h, y} \sigma_{\hat h, y}\big(\langle q(x, \tilde h),\, k(y, \hat h)\rangle
@@ -54,9 +54,10 @@ def group_attention(
 
     where :math:`q = (q_1, q_2)` is split along its channels at the widths of the codes p and e.
 
-    A score is the sum of three terms, none of which depends on all of (h, h̃, ĥ, y). The fast methods compute the
-    content term once for all output elements, and sum the weights over h̃ before they multiply values. They hold no
-    tensor indexed by h, h̃, ĥ and a key's position at once, and weight values |H| times less often than the formula.
+    A score is the sum of three terms, none of which depends on all of (h, h̃, ĥ, y). The fast methods compute the first
+    term, the content, once for all output elements, and sum the weights over h̃ before they multiply values. They hold
+    no tensor that is indexed by h, h̃, ĥ and a key's position at once. They multiply values |H| times less often than
+    the formula.
 
     Args:
         q: (n, elements, \*space, channels) queries, already scaled; n counts samples and heads.
@@ -68,16 +69,17 @@ def group_attention(
         neighborhood: number of positions along each axis, odd; all positions by default.
         dilation: distance between the positions of a neighbourhood.
         crop: number of positions at each end of each axis that get no output.
-        valid: (queries, keys) bool, the keys that each query of a global neighbourhood sees; all by default.
+        valid: (queries, keys) bool, True for the keys that each query of a global neighbourhood attends to; all by
+            default.
         keep: (n, positions, elements, keys) factors on the weights, such as a dropout mask.
-        chunk: number of samples and heads that "chunked" computes at once; by default as many as make intermediate
-            tensors of 64 MiB, on a GPU 256 MiB, or four times the inputs, whichever is more.
-        method: "triton", kernels that hold no scores at all, one forward and three backward; "chunked", matrix products
-            and softmaxes, recomputed in the backward pass; "reference", the formula; "auto", Triton kernels on a GPU
-            for heads of up to 32 channels in float32 and below, unless ``chunk`` is given, and "chunked" elsewhere.
+        chunk: number of samples and heads that "chunked" computes at once. By default intermediate tensors take at most
+            64 MiB (256 MiB on a GPU) or four times the inputs, whichever is more.
+        method: "triton" for kernels that store no scores, one forward and three backward; "chunked" for matrix products
+            and softmaxes, recomputed in the backward pass; "reference" for the formula. "auto" uses Triton on a GPU for
+            heads of up to 32 channels in float32 or less, unless ``chunk`` is given, and otherwise "chunked".
 
     Returns:
-        (n, out_elements, \*space, channels) sums, over h̃ too: the weights add up to the number of elements.
+        (n, out_elements, \*space, channels) sums, over h̃ too, so weights add up to the number of elements.
 
     >>> q, k, v = torch.randn(3, 2, 4, 6, 6, 5)
     >>> y = group_attention(q, k, v, torch.randn(7, 3, 3, 3), torch.randn(7, 4, 2), neighborhood=(3, 3))
@@ -93,7 +95,7 @@ def group_attention(
         return group_attention_reference(q, k, v, positions, elements, keep=keep, **options)
     around = Neighborhood.of(**options)
     if method == "triton" and (reason := unavailable(q.device)):
-        raise ValueError(f"method must be available here, got 'triton', which {reason}")
+        raise ValueError(f"method must be 'auto', 'chunked' or 'reference' here, got 'triton', which {reason}")
     if method == "triton" or (method == "auto" and chunk is None and _prefers_triton(q, keep)):
         return _triton_attention(q, k, v, (positions, elements), around, keep)
     return chunked_attention(q, k, v, (positions, elements), around, keep, chunk)
@@ -112,7 +114,7 @@ def _triton_attention(
     space, pairs = tuple(q.shape[2:-1]), around.points is None
     q = cropped(q, around.crop)
     inner = q.shape[2:-1]
-    # Channels first, as projections leave them: positions are then adjacent in memory.
+    # Channels come first, as in the outputs of projections, so positions are adjacent in memory.
     q, k, v = (t.movedim(-1, 1).flatten(3) for t in (q, k, v))
     if around.points is None:
         place = positions.permute(0, 3, 2, 1).expand(-1, -1, -1, q.shape[-1])
@@ -125,7 +127,7 @@ def _triton_attention(
 
 
 def _pair_tables(queries: int, keys: int, valid: Tensor | None, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the position of each key of a query and of each query of a key, -1 where they do not meet.
+    """Return the positions of each query's keys, and of each key's queries; -1 for pairs that are not valid.
 
     The shapes are (keys, queries or 1) and (queries, keys or 1).
     """

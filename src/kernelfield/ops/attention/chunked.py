@@ -17,8 +17,8 @@ from .windows import Neighborhood, cropped, neighbor_index, neighborhoods
 
 __all__ = ["attention_map", "chunked_attention"]
 
-#: bytes of one chunk's intermediate tensors, if that is more than ``CHUNK_INPUTS`` times the inputs; a GPU takes four
-#: times as many, because every chunk costs it a hundred launches
+#: bytes of a chunk's intermediate tensors, unless ``CHUNK_INPUTS`` times the inputs is more; four times as many on a
+#: GPU, where every chunk costs a hundred launches
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 4
 
@@ -32,12 +32,12 @@ def chunked_attention(
     keep: Tensor | None = None,
     chunk: int | None = None,
 ) -> Tensor:
-    """Compute :func:`~kernelfield.ops.group_attention` in chunks, recomputed in the backward pass; arguments as there.
+    """Compute :func:`~kernelfield.ops.group_attention` in chunks, which the backward pass computes again.
 
-    ``codes`` are its ``positions`` and ``elements``.
+    The arguments are the same; ``codes`` are its ``positions`` and ``elements``.
 
     The content term is computed once for all output elements, and the weights are summed over the query's elements
-    before they multiply values. No tensor has an output element, two other elements and a key's position at once.
+    before they multiply values. No tensor is indexed by three elements and a key's position at once.
     """
 
     def block(q: Tensor, k: Tensor, v: Tensor, positions: Tensor, elements: Tensor, keep: Tensor | None) -> Tensor:
@@ -62,11 +62,11 @@ def chunked_attention(
 
 @with_arguments_of(Neighborhood.of, without=("crop",))
 def attention_map(q: Tensor, k: Tensor, positions: Tensor, elements: Tensor, **around: Any) -> Tensor:
-    r"""Return how much all queries together attend to each position, for each output element.
+    r"""Return the share of all queries' attention that each position receives, for each output element.
 
     .. math:: a(y, h) = \frac{1}{|H|\,N} \sum_x \sum_{\tilde h, \hat h} \sigma_{\hat h, y}(\ldots)
 
-    Arguments as in :func:`~kernelfield.ops.group_attention`.
+    The arguments are those of :func:`~kernelfield.ops.group_attention`; N is the number of positions.
 
     Returns:
         (n, out_elements, \*space) maps, each of which sums to one.
@@ -105,7 +105,7 @@ def _weights(
         k, v = k.flatten(2, -2), v.flatten(2, -2)
         content = (q.flatten(1, 2) @ k.flatten(1, 2).mT).unflatten(1, q.shape[1:3]).transpose(1, 2)
         content = content.unflatten(-1, k.shape[1:3])
-        # (n, g, p, a) with (h, p, j, a): one product for every position of the query.
+        # (n, g, p, a) times (h, p, j, a) is one matrix product for every position of the query.
         place = q[..., :a].permute(2, 0, 1, 3).flatten(1, 2) @ positions.transpose(0, 1).flatten(1, 2).mT
         place = place.unflatten(1, q.shape[:2]).movedim(0, 1).unflatten(-1, (positions.shape[0], -1))
     else:
@@ -115,7 +115,7 @@ def _weights(
         positions = positions.flatten(1, -2)  # (h, j, a)
         place = (q[..., :a].transpose(1, 2) @ positions.flatten(0, 1).mT).unflatten(-1, positions.shape[:2])
     element = (q[..., a : a + b].transpose(1, 2) @ elements.flatten(0, 1).mT).unflatten(-1, elements.shape[:2])
-    # Exponentials in half precision would lose digits that the products need.
+    # In half precision, exponentials would lose digits that the products need.
     content, place, element = (t.float() if t.dtype.itemsize < 4 else t for t in (content, place, element))
     return softmax_sum(content, place, element, around.valid), v
 
@@ -123,7 +123,7 @@ def _weights(
 def _weighted_sum(weights: Tensor, values: Tensor) -> Tensor:
     """Return (n, positions, out_elements, channels) weighted sums."""
     weights = weights.flatten(-2).to(values.dtype)
-    if values.dim() == 5:  # each position has neighbours of its own
+    if values.dim() == 5:  # each position has its own neighbours
         return weights @ values.flatten(2, 3)
     return (weights.flatten(1, 2) @ values.flatten(1, 2)).unflatten(1, weights.shape[1:3])
 
@@ -141,12 +141,12 @@ def _on_grid(around: Neighborhood, q: Tensor) -> Neighborhood:
 
 def _chunk_size(q: Tensor, codes: tuple[Tensor, Tensor], around: Neighborhood) -> int:
     if is_symbolic(*q.shape):
-        return 1  # not used: a traced loop would fix the number of chunks
+        return 1  # not used: a traced program computes a single chunk, because a loop would fix their number
     queries = math.prod([n - 2 * around.crop for n in q.shape[2:-1]])
     keys = codes[0].shape[2] if around.points is None else math.prod(around.points)
     h, m = codes[1].shape[:2]
     g = q.shape[1]
-    # Scores and weights, and the keys and values of every neighbourhood; all of them twice, for their gradients.
+    # Scores, weights, and the keys and values of every neighbourhood, and as much again for their gradients.
     copied = 0 if around.points is None else 2 * m * q.shape[-1]
     size = max(q.element_size(), 4)
     one = max(1, 2 * size * queries * keys * (g * m + g * h + h * m + copied))

@@ -1,4 +1,4 @@
-"""A sum of products of three tensors, computed without the tensor that has all of their indices."""
+"""A sum of products of three tensors, computed without a tensor that has all four indices."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["contract"]
 
 
 class _Contract(torch.autograd.Function):
-    """The gradients are contractions of the same kind, each over the index that its tensor lacks."""
+    """The sum over g as an autograd function. Its gradients are sums of the same kind over other indices."""
 
     @staticmethod
     def forward(ctx: Any, gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class _Contract(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, hmj: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         gmj, ghj, ghm = ctx.saved_tensors
-        # The same sum, with the other tensors transposed into the roles of (gmj, ghj, ghm).
+        # Each gradient is the same sum, with the other tensors transposed into the roles of (gmj, ghj, ghm).
         d_gmj = _over_g(hmj, ghj.transpose(-3, -2), ghm.transpose(-3, -2))
         d_ghj = _over_g(hmj.transpose(-3, -2), gmj.transpose(-3, -2), ghm.movedim(-1, -3))
         d_ghm = _over_last(gmj, ghj, hmj)
@@ -69,6 +69,6 @@ def contract(gmj: Tensor, ghj: Tensor, ghm: Tensor) -> Tensor:
     True
     """
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():  # noqa: SLF001
-        # A compiler fuses the product and the sum: nothing with all four indices is written. torch.func transforms it.
+        # A compiler fuses product and sum, so no tensor with four indices is written; torch.func can transform them.
         return (gmj.unsqueeze(-3) * ghj.unsqueeze(-2) * ghm.unsqueeze(-1)).sum(dim=-4)
     return _Contract.apply(gmj, ghj, ghm)

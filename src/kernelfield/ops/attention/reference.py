@@ -21,9 +21,10 @@ __all__ = ["group_attention_reference"]
 def group_attention_reference(
     q: Tensor, k: Tensor, v: Tensor, positions: Tensor, elements: Tensor, *, keep: Tensor | None = None, **around: Any
 ) -> Tensor:
-    """Compute :func:`~kernelfield.ops.group_attention` by its formula (chapter 9, Eq. 14); arguments as there.
+    """Compute :func:`~kernelfield.ops.group_attention` by its formula (chapter 9, Eq. 16).
 
-    The codes of elements may also depend on the query's element: (out_elements, query elements, elements, b).
+    The arguments are the same, but codes of elements may also depend on the query's element: (out_elements, query
+    elements, elements, b).
 
     >>> from kernelfield.ops import group_attention
     >>> q, k, v = torch.randn(3, 2, 4, 6, 6, 5)

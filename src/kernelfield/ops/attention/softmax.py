@@ -22,17 +22,16 @@ def softmax_sum(
     r"""Return :math:`a_{hmj} = \sum_g \sigma_{mj}\big(c_{gmj} + s_{ghj} + e_{ghm}\big)`, softmax over (m, j).
 
     On a GPU a Triton kernel computes each score where it is needed. Elsewhere the exponential of a score is the product
-    of three exponentials, none of which has all four indices: the normaliser is a matrix product, and the sum over g is
-    :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is relative to its own maximum. Where the
-    three disagree so much that the best key lies more than 85 (float64: 700) below the sum of the maxima, all weights
-    vanish.
+    of three exponentials, none of which has all four indices. The normaliser is then a matrix product, and the sum over
+    g is :func:`~kernelfield.ops.attention.contract.contract`. Each exponential is relative to its own maximum. If the
+    best score lies more than 85 (700 in float64) below the sum of the three maxima, all weights underflow to zero.
 
     Args:
         content: (n, p, g, m, j) scores.
         place: (n, p, g, h, j) scores.
         element: (n, p, g, h, m) scores.
         valid: (p or 1, j) bool, False for a j that gets no weight.
-        fused: whether to use the Triton kernel; by default where it runs.
+        fused: whether to use the Triton kernel; by default if it is available.
 
     Returns:
         (n, p, h, m, j) weights, whose sum over (m, j) is the number of g.
@@ -51,6 +50,6 @@ def softmax_sum(
     place = (place - place.detach().amax(dim=-1, keepdim=True)).exp()
     element = element - element.detach().amax(dim=-1, keepdim=True)
     total = (element.exp() * (place @ content.mT)).sum(dim=-1, keepdim=True)  # (n, p, g, h, 1)
-    # Divide by subtracting logarithms: the gradient of a quotient squares the total, which may underflow.
+    # Subtract the logarithm instead of dividing: the gradient of a quotient squares the total, which may underflow.
     least = 10 * torch.finfo(total.dtype).tiny
     return contract(content, place, (element - total.clamp(min=least).log()).exp())

@@ -1,4 +1,4 @@
-"""The neighbourhood of each sample of a grid, as a view or as indices."""
+"""Neighbourhoods of the samples of a grid, as views or as indices."""
 
 from __future__ import annotations
 
@@ -19,13 +19,14 @@ __all__ = ["Neighborhood", "cropped", "neighbor_index", "neighbor_tables", "neig
 
 
 class Neighborhood(NamedTuple):
-    """The keys that each query sees, from the arguments of :func:`~kernelfield.ops.group_attention`.
+    """The keys that each query attends to, from the arguments of :func:`~kernelfield.ops.group_attention`.
 
     Args:
         points: number of positions along each axis, odd; None for all positions.
         dilation: distance between the positions of a neighbourhood.
         crop: number of positions at each end of each axis that get no output.
-        valid: (queries, keys) bool, the keys that each query of a global neighbourhood sees; all by default.
+        valid: (queries, keys) bool, True for the keys that each query of a global neighbourhood attends to; all by
+            default.
     """
 
     points: tuple[int, ...] | None = None
@@ -128,10 +129,10 @@ def neighbor_index(
 def neighbor_tables(
     space: tuple[int, ...], points: tuple[int, ...], dilation: int, crop: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """Return the neighbours of each position, and the positions that each is a neighbour of; -1 for none.
+    """Return the neighbours of each position, and the positions of which each is a neighbour; -1 for none.
 
-    Both are int32, (neighbours, cropped positions) and (neighbours, positions), and cached. Arguments as in
-    :func:`neighbor_index`.
+    Both are int32 tensors, (neighbours, cropped positions) and (neighbours, positions), and are cached. The arguments
+    are those of :func:`neighbor_index`.
 
     >>> neighbor_tables((4,), (3,), 1, 1, torch.device("cpu"))[1]
     tensor([[ 0,  1, -1, -1],

@@ -1,7 +1,7 @@
 """Attentive group convolutions (chapter 8).
 
-``reference.py`` writes all responses out, ``chunked.py`` computes them a few at a time, and the kernels in ``triton/``
-write none. ``input_attention.py`` has the attention that depends on the input alone.
+``reference.py`` computes all responses at once, ``chunked.py`` a few at a time, and the kernels in ``triton/`` write no
+response to memory. ``input_attention.py`` has the attention that depends on the input alone.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ def attentive_residual(
     *,
     is_flipped: bool = False,
 ) -> Tensor:
-    r"""Return the part of a group convolution's output that attention removes (chapter 8, Eq. 13 to 18).
+    r"""Return the part of a group convolution's output that attention removes (chapter 8, Eq. 14 to 19).
 
     .. math::
         \sum_{c, \tilde h} \alpha_X(x, h, \tilde h)\, \alpha_C(h, \tilde h)_c\, \tilde f_{oc}(x, h, \tilde h),
         \qquad \tilde f_{oc} = \mathcal{L}_h \psi_{oc} * f_c
 
-    For planes on a GPU, Triton kernels write no response to memory. Elsewhere responses are computed for a few samples
+    For planes on a GPU, Triton kernels write no response to memory. Otherwise responses are computed for a few samples
     and output channels at a time, and again in the backward pass.
 
     Args:
         x: (batch, c, h̃, \*space) signal.
         kernel: (out, h, c, h̃, \*points) kernel.
         maps: W₁ (out, hidden, h, c, h̃) and W₂ (out, c, h, hidden, h̃) of channel attention, and ψ (out, h, 2, h̃,
-            \*points) of spatial attention; None for those that are absent.
+            \*points) of spatial attention; each may be None.
         boundary: "zero", "periodic" or "valid".
-        chunk: number of output channels, of all samples, whose responses are held at once, also on a GPU.
+        chunk: number of output channels, of all samples, whose responses are in memory at once, also on a GPU.
         is_flipped: whether the kernel and ψ are already flipped along the axes of space.
 
     Returns:
@@ -57,7 +57,7 @@ def attentive_residual(
     >>> attentive_residual(x, kernel, (None, None, psi), "zero").shape
     torch.Size([2, 5, 4, 9, 9])
     """
-    # The kernels add the gradients of maxima over space in no fixed order.
+    # The Triton kernels add the gradients of maxima over space in no fixed order, so they are not deterministic.
     ordered = torch.are_deterministic_algorithms_enabled()
     if chunk is None and x.dim() == 5 and not ordered and use_triton(x):
         return _planes().planes_residual(x, kernel, maps, boundary, is_flipped)

@@ -1,4 +1,4 @@
-"""The torch path of attentive convolutions: the reference, a few samples and output channels at a time."""
+"""The torch path of attentive convolutions: the reference for a few samples and output channels at a time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["chunked_residual"]
 
-#: bytes of responses held at once, or ``CHUNK_INPUTS`` times the input if that is more
+#: bytes of responses in memory at once, or ``CHUNK_INPUTS`` times the input if that is more
 CHUNK_BYTES = 1 << 26
 CHUNK_INPUTS = 2
 
@@ -29,9 +29,9 @@ def chunked_residual(
     chunk: int | None = None,
     is_flipped: bool = False,
 ) -> Tensor:
-    """Compute :func:`~kernelfield.ops.attentive.attentive_residual` in chunks; arguments as there.
+    """Compute :func:`~kernelfield.ops.attentive.attentive_residual` in chunks; the arguments are the same.
 
-    Outputs do not depend on each other. Chunks are recomputed in the backward pass, so no response is kept.
+    Outputs do not depend on each other. The backward pass computes chunks again, so no response is kept.
     """
 
     def block(x: Tensor, kernel: Tensor, *maps: Tensor | None) -> Tensor:
@@ -49,7 +49,7 @@ def chunked_residual(
 
 
 def _chunk_size(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> tuple[int, int]:
-    """Return how many output channels of how many samples to compute at once."""
+    """Return the numbers of output channels and of samples to compute at once."""
     out, h = kernel.shape[:2]
     if chunk is not None:
         return min(chunk, out), len(x)

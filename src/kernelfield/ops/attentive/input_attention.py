@@ -1,4 +1,4 @@
-"""Attention on the input of a group convolution (chapter 8, section 3.5)."""
+"""Attention on the input of a group convolution (chapter 8, section 3.4)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ __all__ = ["input_attention", "input_attention_maps"]
 def input_attention(
     x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
 ) -> Tensor:
-    r"""Attend to the channels and positions of a signal on a group, as a residual (chapter 8, Eq. 19).
+    r"""Attend to the channels and positions of a signal on a group, as a residual (chapter 8, Eq. 20).
 
     .. math::
         \alpha_C(h) &= \sigma\big(W_2 [W_1 \bar f]^+ + W_2 [W_1 \hat f]^+\big), \\
         \alpha_X(x, h) &= \sigma\big([\overline{\alpha_C f}, \widehat{\alpha_C f}] * \psi\big), \qquad
         f \mapsto (1 - \alpha_X \alpha_C)\, f
 
-    with mean and maximum over space for the channels, and over channels for space.
+    Bars denote the mean and hats the maximum, over space in α_C and over channels in α_X.
 
     Args:
         x: (batch, c, g, \*space) signal; g is 1 if ``lifting``.
@@ -30,7 +30,7 @@ def input_attention(
         excite: (c·g, hidden) matrix W₂.
         psi: (g, 2·g, \*points) kernels ψ on mean and maximum over the channels, points odd; (h, 2, \*points) if
             ``lifting``.
-        lifting: whether the signal lives on space; the attention is then the maximum over the h elements of ψ.
+        lifting: whether the signal lives on space; α_X is then the maximum over the h elements of ψ.
         dilation: distance between the points of ψ.
 
     Returns:
@@ -53,6 +53,8 @@ def input_attention_maps(
     x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
 ) -> tuple[Tensor, Tensor]:
     r"""Return the maps of :func:`input_attention`: α_C, (batch, c, g, 1, …), and α_X, (batch, 1, g, \*space).
+
+    The arguments are those of :func:`input_attention`.
 
     >>> x, w = torch.randn(2, 3, 4, 9), torch.randn(5, 12)
     >>> [tuple(a.shape) for a in input_attention_maps(x, w, w.mT, torch.randn(4, 8, 7))]

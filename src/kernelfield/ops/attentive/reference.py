@@ -1,4 +1,4 @@
-r"""The readable reference of attentive convolutions (chapter 8, Eq. 13 to 18): all responses written out.
+r"""The readable reference of attentive convolutions (chapter 8, Eq. 14 to 19), which computes all responses at once.
 
 Axes: batch, input channels c, input elements h̃, output channels o, output elements h, space.
 """
@@ -23,8 +23,8 @@ __all__ = ["attend_responses", "channel_attention", "padded", "responses"]
 def responses(x: Tensor, kernel: Tensor, boundary: str, is_flipped: bool = False) -> Tensor:
     r"""Return the response of every input channel and element to every output's kernel, :math:`\psi * f`.
 
-    There is one matrix product for each input channel and element, with the samples under the kernel along the rows,
-    because torch's convolutions are slow with so many groups.
+    Torch's convolutions are slow with so many groups, so this is a matrix product for each input channel and element,
+    whose rows are the samples under the kernel.
 
     Args:
         x: (batch, c, h̃, \*space) signal.
@@ -67,8 +67,8 @@ def attend_responses(
         is_flipped: whether ψ is already flipped along the axes of space.
 
     Returns:
-        (batch, out, h, \*space) sums; α_C (batch, c, h̃, out, h) and α_X (batch, out, h, h̃, \*space), None for an
-        absent attention.
+        (batch, out, h, \*space) sums, α_C (batch, c, h̃, out, h) and α_X (batch, out, h, h̃, \*space); None for a map
+        that is not used.
 
     >>> f, psi = torch.randn(2, 3, 4, 5, 4, 9), torch.randn(5, 4, 2, 4, 7)
     >>> y, _, alpha = attend_responses(f, None, None, psi)
@@ -86,7 +86,7 @@ def attend_responses(
     total = weighted.sum(dim=1)  # (batch, h̃, out, h, *space)
     if psi is None:
         return total.sum(dim=1), channel, None
-    # Mean and maximum over c, for each (out, h, h̃). Libraries are faster with groups of one channel than two.
+    # Mean and maximum over c for each (out, h, h̃) are separate groups, because libraries are faster without pairs.
     statistics = torch.stack([total / responses.shape[1], weighted.amax(dim=1)], dim=-dim - 1).movedim(1, 3)
     filters = psi.transpose(2, 3).flatten(0, 3).unsqueeze(1)  # (out·h·h̃·2, 1, *points)
     both = same_conv(statistics.flatten(1, 4), filters, groups=len(filters), is_flipped=is_flipped)
@@ -104,17 +104,17 @@ def channel_attention(mean: Tensor, maximum: Tensor, squeeze: Tensor, excite: Te
         excite: (out, c, h, hidden, h̃) matrices W₂.
     """
     batch, channels, elements, *outputs = mean.shape
-    # In the precision of the matrices: autocast would round the statistics, which are few. One matrix product for each
-    # (h̃, out, h), over the channels: (h̃·out·h, c, 2·batch).
+    # In the precision of the matrices, because autocast would round the statistics. There is one matrix product over
+    # the channels for each (h̃, out, h): (h̃·out·h, c, 2·batch).
     both = torch.stack([mean, maximum]).to(squeeze.dtype).permute(3, 4, 5, 2, 0, 1).flatten(0, 2).flatten(2)
     first, second = (w.permute(4, 0, 2, 1, 3).flatten(0, 2) for w in (squeeze, excite))
     hidden = torch.relu(first @ both)
-    hidden = hidden.view(*hidden.shape[:2], 2, batch).sum(dim=2)  # before W₂, which is linear
+    hidden = hidden.view(*hidden.shape[:2], 2, batch).sum(dim=2)  # W₂ is linear, so the sum may come first
     return torch.sigmoid(second @ hidden).view(elements, *outputs, channels, batch).permute(4, 3, 0, 1, 2)
 
 
 def padded(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:
-    r"""Pad a (batch, c, h̃, \*space) signal by as many samples as kernels of ``points`` reach beyond its ends."""
+    r"""Pad a (batch, c, h̃, \*space) signal by the samples that kernels of ``points`` reach beyond its ends."""
     if boundary == "valid" or max(points) == 1:
         return x
     sides = [(n - 1) // 2 for n in reversed(points) for _ in range(2)]

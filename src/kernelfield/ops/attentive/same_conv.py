@@ -1,4 +1,4 @@
-"""A convolution with zeros beyond the signal, for the small kernels of spatial attention."""
+"""A zero-padded convolution for the small kernels of spatial attention."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1, 
 
     Args:
         x: (batch, in, \*space) signal.
-        kernel: (out, in / groups, \*points) kernel; used in the dtype of ``x``.
+        kernel: (out, in / groups, \*points) kernel, which is cast to the dtype of ``x``.
         groups: number of groups of channels.
         dilation: distance between the kernel's points.
         is_flipped: whether the kernel is already flipped along the axes of space.
@@ -31,6 +31,7 @@ def same_conv(x: Tensor, kernel: Tensor, *, groups: int = 1, dilation: int = 1, 
     tensor([[[1., 2., 3.]]])
     """
     dim = x.dim() - 2
-    flipped = (kernel if is_flipped else kernel.flip(tuple(range(2, 2 + dim)))).to(x.dtype)  # torch correlates
+    # Torch's convolutions are correlations.
+    flipped = (kernel if is_flipped else kernel.flip(tuple(range(2, 2 + dim)))).to(x.dtype)
     padding = [dilation * (n // 2) for n in kernel.shape[2:]]
     return _CONVS[dim](x, flipped, padding=padding, dilation=dilation, groups=groups)

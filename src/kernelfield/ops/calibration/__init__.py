@@ -1,4 +1,4 @@
-"""Measure the costs of convolutions on a device and keep them for later processes."""
+"""Measure the costs of convolutions on a device and store them for later processes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["Calibration", "calibrate"]
 
 METHODS = ("direct", "fft")
-#: median error of a kind, as a logarithm, above which its measurements count as noise
+#: median logarithmic error of a kind above which its measurements count as noise
 MOST_ERROR = 0.6
 #: approximate number of calls that measure a method
 CALLS = 8
@@ -54,18 +54,18 @@ def calibrate(
 
     An interrupted call keeps the parts that it has measured, and those of an earlier call.
 
-    A short measurement scales the shipped constants; a longer one fits them. Half of the time on a GPU is for tensor
-    cores and half precision. This process uses the new costs from then on.
+    A short measurement scales the shipped constants; a longer one fits new ones. On a GPU about half of the time is
+    spent on tensor cores and half precision. This process uses the new costs from then on.
 
     Args:
         device: a CPU, with the current number of threads, or a GPU.
-        seconds: time to spend. A measurement that has begun is finished.
+        seconds: time to spend. A measurement that has begun is always finished.
         kinds: kinds of convolution, such as "1d-depthwise".
-        on_line: called with a line about each part when it is measured.
+        on_line: function that gets a line about each part after it was measured.
 
     Raises:
-        RuntimeError: while a CUDA graph is captured, under torch.compile, or with deterministic algorithms, whose times
-            would not be those of ordinary calls.
+        RuntimeError: during the capture of a CUDA graph, under torch.compile, or with deterministic algorithms, whose
+            times differ from those of ordinary calls.
     """
     _check_state(device)
     path = record_path(device)
@@ -94,7 +94,7 @@ def calibrate(
 
 
 def _warm_up(device: torch.device) -> None:
-    """Compute one gradient: at the first one, torch imports modules and starts threads."""
+    """Compute one gradient, because torch imports modules and starts threads at the first."""
     with torch.enable_grad():
         x = torch.ones(1, device=device, requires_grad=True)
         torch.autograd.grad(x.exp().sum(), x)
@@ -160,7 +160,7 @@ def _fit(method: str, samples: list[Sample], known: dict[str, Any]) -> dict[str,
 
 
 def _mean_ratio(samples: list[Sample], constants: dict[str, dict[str, Any]]) -> float:
-    """Return the mean time of the methods that ``constants`` choose, relative to the fastest methods."""
+    """Return the mean time of the methods that ``constants`` select, relative to the fastest methods."""
     ratios = []
     for shape, times in samples:
         chosen = min(METHODS, key=lambda method: expected(method, shape, constants[method]))

@@ -19,9 +19,9 @@ __all__ = ["FEWEST", "Sample", "expected", "fit_costs", "scale_costs"]
 
 #: a shape and the measured seconds of each method
 Sample: TypeAlias = "tuple[Shape, dict[str, float]]"
-#: error of a shape, as a logarithm, beyond which the shape loses weight in a fit
+#: logarithmic error beyond which a shape loses weight in a fit
 TOLERANCE = 0.5
-#: with fewer shapes than this, known constants are scaled instead of fitted
+#: number of shapes below which known constants are scaled instead of fitted
 FEWEST = 24
 
 
@@ -34,7 +34,7 @@ def expected(method: str, shape: Shape, constants: dict[str, Any]) -> float:
 def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -> dict[str, Any]:
     """Return known constants times two factors: one for the fixed time of a call, one for all other rates.
 
-    Use it for few shapes, and for a device whose libraries behave like those of the known one.
+    Use it for few shapes, on a device whose libraries behave like those of the known device.
     """
     times = np.array([times[method] for _, times in samples])
     fixed = known["rates"][0]
@@ -50,9 +50,9 @@ def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -
 def fit_costs(method: str, samples: Sequence[Sample]) -> dict[str, Any]:
     """Return the constants of one method for one kind, with their median error."""
     times = np.array([times[method] for _, times in samples])
-    # If the other method is ten times as fast, it does not matter how long this one takes.
+    # The time of a method matters little if the other one is much faster.
     weights = np.array([min(times.values()) / max(times.values()) for _, times in samples])
-    # The longest sides never count as short, so that the model expects still longer ones to take longer.
+    # The longest sides never count as short, so the model predicts longer times for still longer sides.
     shorts = sorted({max(case.points) for case, _ in samples})[:-2] if method == "direct" else [0]
     best: dict[str, Any] = {}
     least = math.inf
@@ -73,8 +73,8 @@ def fit_costs(method: str, samples: Sequence[Sample]) -> dict[str, Any]:
 def _fit_rates(counts: np.ndarray, times: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Return rates of at least zero that minimise Σ w ln(1 + (e / tolerance)²), e = ln(counts · rates / times).
 
-    A shape twice as slow as expected counts as much as one twice as fast, whatever its size. A shape that is far off,
-    because the machine was busy with something else, counts hardly more.
+    A shape twice as slow as expected counts as much as one twice as fast, regardless of its size. Outliers, measured
+    while the machine was busy with something else, count hardly more than other shapes.
     """
     expected, trust = times, weights
     for _ in range(30):

@@ -12,7 +12,7 @@ from .timing import least_seconds
 
 __all__ = ["measure_points"]
 
-#: points on a line, channels, and how far the kernel reaches, in mean spacings
+#: number of points on a line, number of channels, and reach of the kernel in mean spacings
 POINTS, CHANNELS, REACH = {"cpu": 1000, "cuda": 8000}, 8, 64.0
 
 
@@ -26,7 +26,7 @@ def measure_points(costs: dict[str, Any], device: torch.device) -> str:
     size = torch.tensor([REACH], device=device)
 
     def kernel(offsets: torch.Tensor) -> torch.Tensor:
-        return torch.sin(3 * offsets @ first) @ second  # as much work as a small kernel network
+        return torch.sin(3 * offsets @ first) @ second  # about the work of a small kernel network
 
     def call(method: str, reach: torch.Tensor) -> Any:
         def step() -> object:
@@ -40,7 +40,7 @@ def measure_points(costs: dict[str, Any], device: torch.device) -> str:
     known = point_costs(device)
     pairs = count * count * 2 * CHANNELS
     near = count * min(1.0, 1.5 * REACH / count) * count * 2 * CHANNELS
-    # Little of the grid's time is its FFT, whose costs were measured before.
+    # The FFT, whose costs are already measured, takes only a small part of the grid method's time.
     factor = min(10.0, max(0.1, times["grid"] / known.grid))
     found = Costs(times["pairs"] / pairs, times["cells"] / near, known.moved * factor, known.grid * factor)
     costs["points"] = {name: float(f"{value:.3g}") for name, value in found._asdict().items()}

@@ -1,4 +1,4 @@
-"""The convolutions to measure: kernels from one point to lengths at which the FFT is much faster."""
+"""The convolutions to measure, with kernels from one point to lengths at which the FFT is much faster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "SIGNALS", "Shape", "shapes_of"]
 
-#: points per side of a kernel: 1 separates outputs from multiplies; sizes are close together where libraries switch
-#: code; the longest are those of a signal of chapter 2, whose gradients take cuDNN tens of milliseconds
+#: points per side of a kernel. One point separates the cost of outputs from that of multiplications. Sizes are close
+#: together where libraries switch code. The longest belong to a signal of chapter 2, whose gradients take cuDNN tens of
+#: milliseconds
 SIDES = {
     1: (1, 3, 5, 7, 9, 11, 13, 15, 31, 63, 127, 511, 1021),
     2: (1, 3, 5, 7, 9, 11, 13, 15, 31),
     3: (1, 3, 5, 7, 9, 13, 15),
 }
-#: (batch, channels, length) of signals by kind of convolution, with channels that fill vector registers and others
+#: (batch, channels, length) of signals by kind of convolution; some numbers of channels fill vector registers
 SIGNALS = {
     "1d-depthwise": (
         *((1, 4, 4096), (1, 64, 256), (8, 16, 256), (4, 32, 1024)),
@@ -54,7 +55,7 @@ SIGNALS = {
         *((1, 12, 12), (8, 1, 16), (8, 8, 12), (1, 3, 24)),
     ),
 }
-#: factor on the batch: on a GPU, a small batch would measure nothing but launches
+#: factor on the batch; with small batches a GPU would only spend time on launches
 LARGER_BATCH = {"cpu": 1, "cuda": 16}
 MOST_MULTIPLIES = {"cpu": 2e8, "cuda": 2e11}
 KINDS = tuple(SIGNALS)
@@ -88,8 +89,8 @@ class Shape:
     def calls(
         self, methods: tuple[str, ...], device: torch.device, dtype: torch.dtype, training: bool
     ) -> dict[str, Callable[[], object]]:
-        """Return, for each method, a call that computes the output, or for ``training`` both gradients too."""
-        generator = torch.Generator().manual_seed(0)  # the random numbers of the process stay as they are
+        """Return, for each method, a function that computes the output and, for ``training``, both gradients."""
+        generator = torch.Generator().manual_seed(0)  # leaves the random state of the process unchanged
 
         def draw(*size: int) -> Tensor:
             return torch.randn(size, generator=generator).to(device, dtype).requires_grad_(training)
@@ -113,7 +114,7 @@ class Shape:
 
 
 def shapes_of(kind: str, device: str) -> list[Shape]:
-    """Return the shapes of one kind, shuffled so that every prefix is a fair sample.
+    """Return the shapes of one kind, shuffled so that every prefix is a representative sample.
 
     >>> len(shapes_of("1d-depthwise", "cpu")) > 30
     True

@@ -1,4 +1,4 @@
-"""Measure tensor-core convolutions: only a few shapes, since each is compiled first, in order of importance."""
+"""Measure tensor-core convolutions, in order of importance and at a few shapes only, since each must be compiled."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ __all__ = ["measure_tensor_cores"]
 
 #: a small and a large signal by number of axes
 SIGNALS = {1: ((1, 16, 1024), (64, 64, 1024)), 2: ((1, 16, 32), (64, 64, 32)), 3: ((1, 16, 16), (16, 64, 16))}
-#: cost of a float32 product as three tf32 products, relative to a single one, on an H200
+#: cost of three tf32 products, which make a float32 product, relative to a single one on an H200
 THREE = 5.0
 SINGLE, HALF = torch.float32, torch.bfloat16
 
 
 def measure_tensor_cores(costs: dict[str, Any], device: torch.device, share: float) -> str:
-    """Measure for about ``share`` seconds, scale all other costs like those of the FFT, and return a line about it."""
+    """Measure for about ``share`` seconds, scale all other costs like those of the FFT, and return a line to report."""
     begin, measured = time.perf_counter(), []
     with _one_product():
         for dim in SIGNALS:

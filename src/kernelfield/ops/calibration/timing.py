@@ -1,4 +1,4 @@
-"""Least times of calls, for measurements of a few milliseconds."""
+"""Shortest times of calls, for measurements of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ if TYPE_CHECKING:
 
 __all__ = ["least_seconds"]
 
-#: a call shorter than this is repeated to fill it
+#: seconds of one sample; shorter calls are repeated to fill it
 SAMPLE = 1e-3
 
 
 def least_seconds(
     calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float = 0.03
 ) -> dict[str, float]:
-    """Return the least time of each call. Calls take turns, so that all see the machine in the same state.
+    """Return the shortest time of each call. Calls alternate, so that changes of the machine affect all of them.
 
-    On a CPU with one thread it is CPU time, which other processes disturb less.
+    With one CPU thread the times are CPU times, which other processes disturb less.
 
     Args:
-        calls: what to time, by name.
-        device: where they run.
-        budget: seconds for each of them. A call that takes longer is measured once, after a first call.
+        calls: functions to time, by name.
+        device: device on which they run.
+        budget: seconds for each function. A slower function is measured once, after a first call.
     """
     repeats, least = {}, {}
     for name, call in calls.items():
-        _sample(call, 1, device)  # libraries choose their algorithms
+        _sample(call, 1, device)  # in the first call, libraries choose their algorithms
         least[name] = _sample(call, 1, device)
         repeats[name] = max(1, math.ceil(SAMPLE / max(least[name], 1e-6)))
     slowest = max(least[name] * repeats[name] for name in calls)

@@ -1,8 +1,8 @@
-"""Convolution: one function for every dimension, which chooses how to compute it.
+"""Convolution: one function for one to three dimensions, which chooses its method.
 
 :func:`conv` checks its arguments and makes a plan, once for each set of shapes and settings. The methods are ``direct``
 (a sum), ``fft`` with ``fft_columns``, ``matmul`` and ``triton/``; ``reference`` is the readable formula. ``cost``
-compares the methods by the constants of ``measured``. ``shape`` has checks and index arithmetic, ``frozen_spectra``
+compares the methods with the constants in ``measured``. ``shape`` has checks and index arithmetic, ``frozen_spectra``
 the spectra of frozen kernels.
 """
 
@@ -47,21 +47,21 @@ def conv(
 
     .. math:: y_o(t) = \sum_i \sum_j k_{oi}(j)\, x_i(t + c - j)
 
-    A true convolution: the kernel is indexed by offset, output position minus input position, as
-    :func:`kernelfield.grids.kernel_grid` lists them. Offset zero is point c, the kernel's middle (the lower one of an
-    even number of points), or its first point if ``causal``.
+    This is a convolution, not a correlation: the kernel is indexed by offset, output position minus input position, in
+    the order of :func:`kernelfield.grids.kernel_grid`. Offset zero is point c: the kernel's middle (the lower of two
+    for an even number of points), or its first point if ``causal``.
 
     Args:
         x: (batch, in, \*space) signal with 1 to 3 spatial axes.
         kernel: (out, in / groups, \*points) kernel, up to twice as long as the signal along each axis.
-        causal: the output depends on no later input; 1D only.
-        boundary: "zero" or "periodic", the values beyond the signal; or "valid", for only those length - points + 1
+        causal: whether outputs depend only on present and past inputs; 1D only.
+        boundary: values beyond the signal, "zero" or "periodic", or "valid" to return only the length - points + 1
             outputs at which the kernel lies within the signal; one for all axes or one per axis.
         groups: number of groups of channels; ``in`` groups make a depthwise convolution.
-        method: "direct" sums; "fft" multiplies spectra; "triton" does so on a GPU's tensor cores (depthwise
-            convolutions in single and half precision); "matmul" does so by matrix products alone, for convolutions with
-            many input channels per group; "auto" takes "direct", "fft" or "triton", whichever a cost model measured on
-            this kind of device expects to be the fastest.
+        method: "direct" for a sum; "fft" for a product of spectra; "triton" for spectra on a GPU's tensor cores
+            (depthwise convolutions in single and half precision); "matmul" for spectra by matrix products alone, for
+            many input channels per group. "auto" takes "direct", "fft" or "triton", whichever is fastest by a cost
+            model that was measured on this kind of device.
 
     Returns:
         (batch, out, \*space) signal, shorter along axes with a "valid" boundary. FFTs of half-precision signals run in
@@ -84,7 +84,7 @@ def conv(
 def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tensor:
     """Convolve directly with a kernel that is already flipped along all axes of space.
 
-    For kernels that are computed at every call, and can be computed in either order.
+    Use it for kernels that are computed at every call and can be computed flipped at no cost.
 
     >>> x, kernel = torch.randn(1, 2, 5, 5), torch.randn(3, 2, 3, 3)
     >>> torch.allclose(reversed_conv(x, kernel.flip((2, 3))), conv(x, kernel, method="direct"))
@@ -93,7 +93,7 @@ def reversed_conv(x: Tensor, kernel: Tensor, *, boundary: str = "zero") -> Tenso
     return _plan(x, kernel, False, boundary, 1, "reversed")(x, kernel)
 
 
-#: the convolution chosen for each set of arguments: to check them and to choose takes as long as a small convolution
+#: plans by arguments, cached because checking arguments and choosing a method take as long as a small convolution
 _plans: dict[tuple[Any, ...], Callable[[Tensor, Tensor], Tensor]] = {}
 on_change(_plans.clear)
 
@@ -125,7 +125,7 @@ def _make_plan(
     if method == "auto":
         method = cheapest(x, kernel, causal, boundaries)
     elif method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
-        raise ValueError(f"method must be able to compute this convolution, got 'triton', which {reason}")
+        raise ValueError(f"method must be 'auto', 'direct', 'fft' or 'matmul' here, got 'triton', which {reason}")
     run = _runner(x, kernel, causal, boundaries, groups, method)
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:
         return partial(_in_autocast, run)
@@ -140,7 +140,7 @@ def _runner(
     """Return a method as a function of the signal and the kernel alone."""
     if method in ("direct", "reversed"):
         return prepared_direct_conv(x, kernel, causal, boundaries, groups, is_flipped=method == "reversed")
-    # A direct sum computes only the outputs that are kept. Other methods compute all of them, and some are dropped.
+    # A direct sum computes only the outputs that are kept. Other methods compute all outputs and drop some.
     if "valid" in boundaries:
         zeros = tuple("zero" if name == "valid" else name for name in boundaries)
         uncropped = _runner(x, kernel, causal, zeros, groups, method)
@@ -151,6 +151,6 @@ def _runner(
 
 
 def _in_autocast(run: Callable[[Tensor, Tensor], Tensor], x: Tensor, kernel: Tensor) -> Tensor:
-    """Convolve in autocast's dtype, with every method, as torch's own convolutions do."""
+    """Convolve in autocast's dtype, like torch's own convolutions, with any method."""
     dtype = torch.get_autocast_dtype(x.device.type)
     return run(x.to(dtype), kernel.to(dtype))

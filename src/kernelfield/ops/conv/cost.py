@@ -1,4 +1,4 @@
-"""The cost model behind ``method="auto"``: a few measured constants per device, from :mod:`.measured`."""
+"""The cost model of ``method="auto"``, with a few measured constants per device from :mod:`.measured`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["Work", "cheapest", "seconds", "tensor_core_costs", "terms"]
 
 # Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
-# Channels per tile of a matrix product on a GPU, which rounds the input channels up too.
+# Channels per tile of a matrix product on a GPU. Input and output channels are rounded up to full tiles.
 _TILE = 32
 
 
@@ -31,14 +31,15 @@ class Work:
     Args:
         dim: number of spatial axes.
         depthwise: whether there are several groups of one input channel each.
-        side: points along the kernel's longest side.
-        outputs: number of values computed.
-        multiplies: real multiplications of the direct sum.
-        filled: the same with the number of output channels rounded up to full vector registers.
-        tiled: the same with several input channels and the output channels rounded up to full tiles.
+        side: number of points along the kernel's longest side.
+        outputs: number of output values.
+        multiplies: number of real multiplications of the direct sum.
+        filled: ``multiplies`` with the number of output channels rounded up to full vector registers.
+        tiled: ``multiplies`` with input and output channels rounded up to full tiles; 0 for one input channel per
+            group.
         butterflies: Σ n log₂ n over all transforms.
-        products: complex multiplications of spectra.
-        tiles: values of the spectra on tensor cores; all axes but the first are padded.
+        products: number of complex multiplications of spectra.
+        tiles: number of values of the spectra on tensor cores, where all axes but the first are padded.
     """
 
     dim: int
@@ -120,7 +121,7 @@ def _cheapest(
     points = tuple(kernel_shape[2:])
     if is_symbolic(*points):
         return "fft"  # kernels of symbolic length are as long as the input
-    # All methods scale alike with an unknown length or batch size, so its value hardly matters.
+    # The times of all methods grow alike with an unknown length or batch size, so its value hardly matters.
     if is_symbolic(*shape):
         shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
@@ -132,14 +133,14 @@ def _cheapest(
 def seconds(
     method: str, work: Work, device: str | torch.device, training: bool, dtype: torch.dtype = torch.float32
 ) -> float:
-    """Return the time ``method`` is expected to take, forward or, for ``training``, forward and backward.
+    """Return the expected time of ``method``, forward or, for ``training``, forward and backward.
 
     Args:
         method: "direct", "fft" or a name of tensor-core products.
         work: operation counts of the convolution.
         device: a device, or the type of one.
         training: whether the gradients are computed too.
-        dtype: of the signal. Half precision has costs of its own only where they were measured.
+        dtype: dtype of the signal. Half precision has its own costs only if they were measured.
     """
     kind = f"{work.dim}d-{'depthwise' if work.depthwise or method.startswith('triton') else 'dense'}"
     mode = "training" if training else "forward"

@@ -25,9 +25,9 @@ _AXES = {1: (2,), 2: (2, 3), 3: (2, 3, 4)}
 def direct_conv(
     x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int, is_flipped: bool = False
 ) -> Tensor:
-    """Convolve by sums. Arguments are those of :func:`kernelfield.ops.conv`, already checked.
+    """Convolve by direct sums. The arguments are those of :func:`kernelfield.ops.conv`, already checked.
 
-    Torch's convolutions are correlations. ``is_flipped`` says whether the kernel is already flipped.
+    Torch's convolutions are correlations, so the kernel is flipped unless ``is_flipped``.
     """
     return prepared_direct_conv(x, kernel, causal, boundary, groups, is_flipped)(x, kernel)
 
@@ -37,7 +37,7 @@ def prepared_direct_conv(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return :func:`direct_conv` for signals and kernels of the shapes and on the device of ``x`` and ``kernel``.
 
-    Padding is worked out once, which takes as long as a small convolution.
+    The padding is computed once, because that takes as long as a small convolution.
     """
     dim = x.dim() - 2
     axes, convolve = _AXES[dim], _CONV[dim]
@@ -59,8 +59,8 @@ def prepared_direct_conv(
 def _writes_out_of_bounds(x: Tensor, rows: int) -> bool:
     """Return whether torch may write out of bounds in the backward pass of a plane padded by ``rows`` on both sides.
 
-    Seen with torch 2.13 on CPUs with AVX-512, for kernels with few columns and at least twice the plane's rows less
-    one: wrong gradients of the kernel, or a crash. Planes that are padded beforehand give right gradients.
+    With torch 2.13 on CPUs with AVX-512, kernels with few columns and at least 2n - 1 rows, for a plane of n rows, gave
+    wrong gradients or a crash. Padding the plane beforehand gives correct gradients.
     """
     return x.device.type == "cpu" and (is_symbolic(x.shape[2]) or is_symbolic(rows) or rows >= x.shape[2] - 1 > 0)
 
@@ -68,7 +68,7 @@ def _writes_out_of_bounds(x: Tensor, rows: int) -> bool:
 def _padding(
     points: tuple[int, ...], causal: bool, boundary: tuple[str, ...]
 ) -> tuple[tuple[int, ...], list[tuple[int, int, int]], list[int]]:
-    """Return the zeros that a convolution adds on both sides, the axes to wrap, and the zeros to add before it."""
+    """Return the padding that torch's convolution adds itself, the axes to wrap, and the zeros to add beforehand."""
     dim = len(points)
     padding, wrapped, padded = [0] * dim, [], [0] * (2 * dim)
     for d, (k, c) in enumerate(zip(points, centres(points, causal), strict=True)):

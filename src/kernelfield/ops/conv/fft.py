@@ -1,8 +1,7 @@
 r"""Convolution as a product of spectra. Only the input and the kernel are saved for the backward pass.
 
-Inputs are processed in chunks of groups and of the batch. That bounds the memory for spectra, and on a CPU keeps them
-in cache. A plane or volume that is larger than such a chunk is processed in blocks of columns
-(:mod:`.fft_columns`).
+Inputs are processed in chunks of groups and of the batch, which limits the memory for spectra and on a CPU keeps them
+in cache. A plane or volume that is larger than a chunk is processed in blocks of columns (:mod:`.fft_columns`).
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ __all__ = [
 # Bytes of one padded chunk of the input. On a CPU this is a fraction of a typical last-level cache. On a GPU it fills
 # the device. `benchmarks/conv.py --chunks` plots time against chunk size.
 CHUNK_BYTES = {"cpu": 1 << 22, "cuda": 128 << 20}
-# Of signals of at least LARGE bytes each, a chunk takes at most this share, even if they are few.
+# If signals have at least LARGE bytes each, a chunk is at most this share of all of them.
 CHUNK_SHARE, LARGE = 1 / 16, 16 << 20
 
 
 def fft_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve by spectra. Arguments are those of :func:`kernelfield.ops.conv`, already checked."""
+    """Convolve by products of spectra. The arguments are those of :func:`kernelfield.ops.conv`, already checked."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
         # torch.func cannot transform the operators below, but it can transform the direct sum.
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
@@ -54,7 +53,7 @@ def prepared_fft_conv(
 ) -> Callable[[Tensor, Tensor], Tensor]:
     """Return :func:`fft_conv` for signals and kernels of the shapes and dtypes of ``x`` and ``kernel``.
 
-    A call without a gradient then starts with its first transform.
+    A call without a gradient then has no overhead before its first transform.
     """
     general = partial(fft_conv, causal=causal, boundary=boundary, groups=groups)
     if torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad):
@@ -75,13 +74,13 @@ class _Transform:
     """Spectra of signals and kernels for one pair of shapes, and their products.
 
     Args:
-        lengths: of the signal along each axis.
-        points: of the kernel along each axis.
-        dtype: of the transforms.
+        lengths: length of the signal along each axis.
+        points: number of kernel points along each axis.
+        dtype: dtype of the transforms.
         depthwise: whether there is one input channel per group.
         causal: as in :func:`kernelfield.ops.conv`.
         periodic: whether each axis is periodic.
-        groups: of channels.
+        groups: number of groups of channels.
     """
 
     def __init__(
@@ -100,13 +99,13 @@ class _Transform:
         self.sizes = transform_sizes(lengths, points, self.centres, periodic)
         self.total = math.prod(self.sizes)
         self.axes = tuple(range(-len(self.sizes), 0))
-        # Kernels begin at index 0 of the transform, and outputs at the kernel's centre: nothing moves. Along a periodic
-        # axis the kernel moves by its centre, and outputs begin at 0.
+        # Kernels begin at index 0 of the transform, and outputs at the kernel's centre, so no values are moved. Along a
+        # periodic axis the kernel is moved by its centre, and outputs begin at 0.
         axes = list(zip(self.centres, points, self.sizes, periodic, strict=True))
         self.first = tuple([0 if wraps or k > size else c for c, k, size, wraps in axes])
         self.moved = tuple([c if wraps or k > size else 0 for c, k, size, wraps in axes])
         self.origin = (0,) * len(axes)
-        #: whether a kernel's points move to other indices of the transform
+        #: whether a kernel's points are moved to other indices of the transform
         self.moves = any(wraps or k > size for _, k, size, wraps in axes)
 
     def conv(self, x: Tensor, kernel: Tensor) -> Tensor:
@@ -139,7 +138,7 @@ class _Transform:
         return out.flatten(1, 2)
 
     def _kept(self, kernel: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]]) -> Tensor | None:
-        """Return the kept spectrum of a frozen kernel; None for others."""
+        """Return the cached spectrum of a frozen kernel, or None for any other kernel."""
         kept = KEPT.get(kernel) if KEPT else None
         if kept is None:
             return None
@@ -153,9 +152,9 @@ class _Transform:
         return (self._kernel_spectrum(kernel.unflatten(0, (self.groups, -1))),)
 
     def _is_plain(self, x: Tensor, kernel: Tensor) -> bool:
-        """Return whether there is one kernel per channel, and one chunk: then channels need no axis of groups.
+        """Return whether there is one kernel per channel and a single chunk, so that no axis of groups is needed.
 
-        Without that axis a small convolution takes half as many calls of torch.
+        Without that axis a small convolution needs half as many calls of torch.
         """
         if not self.depthwise or kernel.shape[0] != self.groups or x.numel() == 0:
             return False
@@ -228,7 +227,7 @@ class _Transform:
         return grad_x, grad_kernel
 
     def _budget(self, signals: Tensor, row: int) -> int:
-        """Return the bytes of padded signals per chunk, if those of one group and one batch entry take ``row``."""
+        """Return the bytes of padded signals per chunk, where one group of one batch entry has ``row`` bytes."""
         most = CHUNK_BYTES.get(signals.device.type, CHUNK_BYTES["cuda"])
         if row < LARGE:
             return most
@@ -239,7 +238,7 @@ class _Transform:
         return max(signals.shape[2], kernels.shape[1]) * self.total * self.dtype.itemsize
 
     def _columns(self, signals: Tensor, kernels: Tensor) -> Columns | None:
-        """Return how to convolve in blocks of columns; None if one signal fits a chunk, or has no columns."""
+        """Return the transforms for blocks of columns; None if a signal fits into a chunk or has a single axis."""
         row = self._row(signals, kernels)
         budget = self._budget(signals, row)
         if len(self.sizes) == 1 or row <= budget or not signals.shape[0]:
@@ -253,7 +252,7 @@ class _Transform:
             return []
         row = self._row(signals, kernels)
         rows = max(1, self._budget(signals, row) // row)
-        # A group's kernel is transformed once for the whole batch, so split groups first.
+        # Groups are split first, because a group's kernel is transformed once for the whole batch.
         group_step = max(1, min(self.groups, rows // batch))
         batch_step = max(1, min(batch, rows // group_step))
         if group_step >= self.groups and batch_step >= batch:
@@ -261,17 +260,17 @@ class _Transform:
         batches = [slice(i, i + batch_step) for i in range(0, batch, batch_step)]
         return [(slice(i, i + group_step), batches) for i in range(0, self.groups, group_step)]
 
-    # Shapes below: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points); spectra likewise.
+    # Shapes below, also of spectra: signals (b, g, i, *space), outputs (b, g, o, *space), kernels (g, o, i, *points).
 
     def _conv(self, signals: Tensor, spectrum: Tensor) -> Tensor:
         return self._inverse(self._product(self._spectrum(signals), spectrum), self.lengths, self.first)
 
     def _product(self, x: Tensor, spectrum: Tensor) -> Tensor:
-        if self.depthwise:  # one input channel per group: the product is elementwise
+        if self.depthwise:  # with one input channel per group the product is elementwise
             return x.mul_(spectrum.squeeze(2)) if spectrum.shape[1] == 1 else x * spectrum.squeeze(2)
         return torch.einsum("bgi...,goi...->bgo...", x, spectrum)
 
-    # Conjugates are not lazy: inside an operator called by a dispatch mode, products would ignore them.
+    # Conjugates are computed at once: under a dispatch mode, products inside an operator would ignore lazy ones.
 
     def _contract_out(self, outputs: Tensor, conjugate: Tensor) -> Tensor:
         if self.depthwise and conjugate.shape[1] == 1:
@@ -292,7 +291,7 @@ class _Transform:
             if first is not None and first != self.origin:
                 signals = F.pad(signals, [n for axis in reversed(self.axes) for n in self._gaps(signals, axis, first)])
             return torch.fft.rfftn(signals, s=self.sizes, dim=self.axes)
-        # Axis by axis from the last, so that rows added by padding other axes are never transformed.
+        # Axis by axis, from the last, so that rows of padding along other axes are never transformed.
         if first is not None:
             signals = self._padded(signals, -1, first)
         spectrum = torch.fft.rfft(signals, n=self.sizes[-1], dim=-1)
@@ -335,7 +334,7 @@ class _Transform:
         return take(circle, circle.dim() - len(self.sizes), self.points, self.sizes, self.moved)
 
 
-#: one transform for each pair of shapes: to make one takes as long as a small convolution
+#: transforms by shapes, cached because making one takes as long as a small convolution
 _transform = functools.lru_cache(4096)(_Transform)
 
 
@@ -352,7 +351,7 @@ def transform_conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]
 def transform_grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, periodic: list[bool], groups: int
 ) -> tuple[Tensor, Tensor]:
-    """Return both gradients of :func:`transform_conv`. A gradient that is not needed is returned empty."""
+    """Return both gradients of :func:`transform_conv`; a gradient that is not needed is empty."""
     return _transform_of(x, kernel, causal, periodic, groups).grads(grad, x, kernel, *needs)
 
 
@@ -364,8 +363,8 @@ def transform_sizes(
 ) -> tuple[int, ...]:
     """Return the length of the transform along each axis.
 
-    With a periodic boundary this is the length of the input. Otherwise it is long enough that nothing wraps around into
-    the output, which takes padding by the kernel's longer side, not by the whole kernel.
+    With a periodic boundary this is the length of the input. Otherwise it is long enough that no value wraps around
+    into the output. Padding by the kernel's longer side, not by the whole kernel, is enough for that.
     """
     return tuple(
         length if wraps else fast_size(length + max(k - 1 - c, c))
@@ -374,7 +373,7 @@ def transform_sizes(
 
 
 def fast_size(n: int) -> int:
-    """Return the smallest even number that is at least ``n`` and has no prime factor above 5: fast for FFTs.
+    """Return a length for fast FFTs: the smallest even number of at least ``n`` without prime factors above 5.
 
     >>> [fast_size(n) for n in (7, 97, 1567, 31999)]
     [8, 100, 1600, 32000]
@@ -396,5 +395,5 @@ def fast_size(n: int) -> int:
 
 
 def working_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype FFTs of ``x`` run in: float64 for float64, float32 for everything else."""
+    """Return the dtype of FFTs of ``x``: float64 for float64, float32 for all others."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32

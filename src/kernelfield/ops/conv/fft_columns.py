@@ -1,8 +1,8 @@
-"""Convolution by spectra of signals that are too large for one transform at a time: planes and volumes.
+"""Convolution by spectra of planes and volumes that are too large to transform as a whole.
 
-The last axis is transformed first, row by row. Each of its frequencies is then a signal of its own with one axis less,
-a *column*. Blocks of columns are transformed along the other axes, multiplied and transformed back, and the result
-replaces them. Padding along the other axes therefore exists in one block at a time.
+The last axis is transformed first, row by row. Each of its frequencies is then a separate signal with one axis less, a
+*column*. Blocks of columns are transformed along the other axes, multiplied and transformed back in place. Padding
+along the other axes therefore exists for one block at a time.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ __all__ = ["Columns"]
 
 
 class Columns:
-    """Transforms of signals and kernels for one pair of shapes, with a bound on their memory.
+    """Transforms of signals and kernels for one pair of shapes, with limited memory.
 
     Args:
-        lengths: of the signal along each axis.
-        points: of the kernel along each axis.
+        lengths: length of the signal along each axis.
+        points: number of kernel points along each axis.
         centres: index of the kernel's offset zero along each axis.
-        sizes: of the transform along each axis.
-        dtype: of the transforms.
+        sizes: length of the transform along each axis.
+        dtype: dtype of the transforms.
         budget: bytes of a block of columns, and of the rows that are transformed at once.
     """
 
@@ -52,14 +52,14 @@ class Columns:
         """Return (batch, groups, out, *lengths) from (batch, groups, in, *lengths) and (groups, out, in, *points).
 
         Args:
-            signals: see above.
-            kernels: see above.
-            product: multiplies the spectra of a signal and of a kernel.
-            out: tensor for the result; None makes a new one.
+            signals: (batch, groups, in, *lengths) signals.
+            kernels: (groups, out, in, *points) kernels.
+            product: function that multiplies the spectra of signals and kernels.
+            out: tensor for the result; a new one if None.
         """
         x, k = self._rows(signals), self._kernel_rows(kernels)
         y = x
-        if kernels.shape[1] != kernels.shape[2]:  # as many outputs as inputs are written in place
+        if kernels.shape[1] != kernels.shape[2]:  # outputs replace inputs only if there are equally many
             y = x.new_empty((*x.shape[:2], kernels.shape[1], *x.shape[3:]))
         for block in self._blocks(x, k, y):
             spectrum = product(self._forward(x[..., block]), self._kernel_forward(k[..., block]))
@@ -76,16 +76,16 @@ class Columns:
         products: tuple[Callable[[Tensor, Tensor], Tensor], Callable[[Tensor, Tensor], Tensor]],
         out: tuple[Tensor | None, Tensor | None],
     ) -> tuple[Tensor, Tensor]:
-        """Return the gradients of :meth:`conv`. One that is not needed is returned empty.
+        """Return the gradients of :meth:`conv`; a gradient that is not needed is empty.
 
         Args:
             outputs: (batch, groups, out, *lengths) gradient of the output.
             signals: as in :meth:`conv`.
             kernels: as in :meth:`conv`.
             needs: whether the signals and the kernels need a gradient.
-            products: two functions that multiply the spectra of a gradient and a conjugate kernel, and of a gradient
-                and a signal.
-            out: tensors for the results; None makes a new one.
+            products: functions that multiply the spectra of gradients and conjugate kernels, and of gradients and
+                signals.
+            out: tensors for the results; a new one in place of None.
         """
         g = self._rows(outputs)
         x = self._rows(signals) if needs[1] else g
@@ -131,7 +131,7 @@ class Columns:
         return self._forward(place(columns, 3, self.sizes[:-1], self.centres[:-1]))
 
     def _inverse(self, spectrum: Tensor, keep: tuple[int, ...]) -> Tensor:
-        """Undo :meth:`_forward`, and keep the first samples along each axis."""
+        """Undo :meth:`_forward` and keep the first samples along each axis."""
         for axis in self.axes:
             spectrum = torch.fft.ifft(spectrum, dim=axis).narrow(axis, 0, keep[axis - 3])
         return spectrum

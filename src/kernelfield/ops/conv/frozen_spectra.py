@@ -1,4 +1,4 @@
-"""Spectra of frozen kernels, computed once and kept."""
+"""Cached spectra of frozen kernels."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["KEPT", "KeptSpectra", "keep_spectra", "refresh_spectra"]
 
-#: bytes of kept spectra per kernel; what exceeds them is computed again at every call
+#: largest size of the cached spectra of a kernel, in bytes; further spectra are computed at every call
 MOST_BYTES = 256 << 20
 #: spectra of the kernels marked by :func:`keep_spectra`, as long as the kernels live; empty unless layers are frozen
 KEPT = WeakTensorKeyDictionary()
 
 
 class KeptSpectra:
-    """The spectra of one kernel, by the transforms that made them.
+    """The cached spectra of one kernel, by transform.
 
-    A CUDA graph may read them, so they are never replaced: after a change of the kernel they are recomputed in place.
+    A CUDA graph may read them, so they are never replaced. After a change of the kernel they are recomputed in place.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class KeptSpectra:
     def get(
         self, key: Any, kernel: Tensor, compute: Callable[[Tensor], tuple[Tensor, ...]], size: int
     ) -> tuple[Tensor, ...] | None:
-        """Return ``compute(kernel)``, kept from the first call; None if it cannot be kept.
+        """Return ``compute(kernel)``, cached at the first call; None if it cannot be cached.
 
         Args:
-            key: of the transform.
-            kernel: the kernel that these spectra belong to.
-            compute: makes tensors from the kernel.
-            size: approximate bytes of these tensors.
+            key: key of the transform.
+            kernel: the kernel of these spectra.
+            compute: function that computes the spectra of a kernel.
+            size: approximate size of the spectra in bytes.
         """
         if kernel.is_inference():  # an inference tensor does not record its changes
             return None
@@ -71,7 +71,7 @@ class KeptSpectra:
 
 
 def keep_spectra(kernel: Tensor) -> Tensor:
-    """Mark a kernel as one that is used many times; convolutions without a gradient then keep its spectra.
+    """Mark a kernel as one that is used many times, so that convolutions without a gradient cache its spectra.
 
     >>> from kernelfield.ops import conv
     >>> x, kernel = torch.randn(2, 4, 64), keep_spectra(torch.randn(4, 1, 64))

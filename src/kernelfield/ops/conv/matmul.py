@@ -1,12 +1,12 @@
-r"""Dense convolution by matrix products alone: transforms, and the sum over channels for each frequency.
+r"""Dense convolution by matrix products alone, for the transforms and for the sum over channels at each frequency.
 
 .. math:: \hat y_{bo}(f) = \sum_i \hat x_{bi}(f)\, \hat k_{oi}(f)
 
 is a product of matrices for each frequency f, which GPUs compute on tensor cores. It needs spectra with the frequency
-first and the channels last. An FFT has them the other way around, so spectra would be copied before and after.
-Transforms that are matrix products themselves (:mod:`.triton.outer_chain`) can write this order: the last one does.
+first and the channels last. An FFT returns the opposite order, so its spectra would have to be copied before and after.
+Transforms that are matrix products themselves (:mod:`.triton.outer_chain`) can write spectra in this order.
 
-A boundary of zeros needs no padding along the first axis: at frequencies k + ¼, samples that would wrap around land in
+A boundary of zeros needs no padding along the first axis. At frequencies k + ¼, samples that would wrap around land in
 the imaginary part, where kernel points at negative offsets are placed.
 
 Products are in the dtype of the signal: bfloat16 with sums in float32, or float32 with the precision of
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
 
 __all__ = ["has_products", "matmul_conv"]
 
-#: longest transform along the axes after the first, each of which is one product
+#: longest transform along an axis after the first, where each transform is one product
 LONGEST = 1024
 
 
 def matmul_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve by matrix products. Arguments are those of :func:`kernelfield.ops.conv`, already checked."""
+    """Convolve by matrix products. The arguments are those of :func:`kernelfield.ops.conv`, already checked."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _matmul_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
@@ -58,7 +58,7 @@ def has_products(lengths: Sequence[int], points: Sequence[int], causal: bool, pe
 def _sizes(
     lengths: tuple[int, ...], points: tuple[int, ...], middles: tuple[int, ...], periodic: tuple[bool, ...]
 ) -> tuple[int, ...]:
-    """Return the lengths of the transforms: all axes but the first are padded by the kernel's reach."""
+    """Return the lengths of the transforms; all axes but the first are padded by the kernel's reach."""
     reaches = (min(n - 1, max(k - 1 - c, c)) for n, k, c in zip(lengths, points, middles, strict=True))
     others = zip(lengths[1:], list(reaches)[1:], periodic[1:], strict=True)
     first = math.prod(find_digits(lengths[0], periodic[0]))
@@ -71,9 +71,9 @@ class _Products:
     Spectra are (frequencies, 2, signals), the real part before the imaginary part.
 
     Args:
-        lengths: of the signal along each axis.
-        points: of the kernel along each axis.
-        dtype: of the products.
+        lengths: length of the signal along each axis.
+        points: number of kernel points along each axis.
+        dtype: dtype of the products.
         device: device of the tables.
         causal: as in :func:`kernelfield.ops.conv`.
         periodic: whether each axis is periodic.
@@ -107,7 +107,7 @@ class _Products:
     def _tables(
         self, padded_rows: int, others: tuple[int, ...], parts: int, dtype: torch.dtype, device: torch.device
     ) -> list[tuple[Tensor, Tensor]]:
-        """Return a table and its inverse for each digit, of a signal with these samples along the axes."""
+        """Return a table and its inverse for each digit, for a signal with these numbers of samples along the axes."""
         tables, none = [], torch.zeros(1, dtype=torch.float64)
         for i, size in enumerate(self.digits):
             shifts = digit_shifts(self.digits[:i], self.shift)
@@ -124,7 +124,7 @@ class _Products:
         return self._signal(y)
 
     def grads(self, grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool]) -> tuple[Tensor, Tensor]:
-        """Return the gradients of :meth:`conv`. One that is not needed is returned empty."""
+        """Return the gradients of :meth:`conv`; a gradient that is not needed is empty."""
         g = self._signal_spectrum(grad)
         grad_x, grad_kernel = x.new_empty(0), kernel.new_empty(0)
         if needs[1]:
@@ -226,12 +226,12 @@ def _multiply(a: Tensor, b: Tensor, out: Tensor, conjugate: bool) -> Tensor:
     return out
 
 
-#: cached in a way that CUDA graphs can use
+#: tables by shape, cached so that CUDA graphs can use them
 _products = graph_cache(64)(_Products)
 
 
 def _working_dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype of products: bfloat16 only on a GPU, float32 for float16, whose range is too small."""
+    """Return the dtype of products: bfloat16 only on a GPU, and float32 for float16, whose range is too small."""
     if x.dtype == torch.bfloat16 and x.is_cuda:
         return x.dtype
     return torch.float64 if x.dtype == torch.float64 else torch.float32

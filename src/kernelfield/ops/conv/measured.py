@@ -1,12 +1,12 @@
-"""Costs of convolutions by device: those measured on this machine, else those shipped with the library.
+"""Costs of convolutions by device, measured on this machine or shipped with the library.
 
-``kernelfield calibrate`` measures a device and keeps the costs in the user's cache folder, one file per device. A
+``kernelfield calibrate`` measures a device and stores the costs in the user's cache folder, one file per device. A
 process reads the file of a device once, when it first chooses a method there. It ignores a file that is damaged, or of
 another device or version, with one warning.
 
-Results of two methods differ by rounding. If choices changed between two processes on one machine, a resumed training
-run would end with other weights. Therefore nothing is measured unless the user asks for it, and a run keeps the costs
-it began with in its folder (:func:`use_costs_of`).
+Results of two methods differ by rounding. If two processes on one machine chose differently, a resumed training run
+would end with different weights. Therefore nothing is measured unless the user asks for it, and a run stores the costs
+that it began with in its folder (:func:`use_costs_of`).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _listeners: list[Any] = []
 
 
 def describe_device(device: torch.device) -> dict[str, Any]:
-    """Return the properties that measured costs depend on: the device, the threads of a CPU, and the versions.
+    """Return the properties that measured costs depend on: device, number of CPU threads, and versions.
 
     >>> sorted(describe_device(torch.device("cpu")))
     ['device', 'format', 'kernelfield', 'threads', 'torch']
@@ -123,7 +123,7 @@ def _ignore(path: Path, why: str) -> None:
 
 
 def _check(costs: Any) -> None:
-    """Raise ValueError unless ``costs`` have the form of the shipped ones, with finite rates of at least zero."""
+    """Raise a ValueError unless ``costs`` have the form of the shipped ones, with rates of at least zero."""
     for tables in (costs, costs.get("bfloat16", {})):
         for mode in MODES:
             for method, kinds in tables.get(mode, {}).items():
@@ -158,19 +158,19 @@ def clear_record(device: torch.device) -> Path | None:
 
 
 def forget() -> None:
-    """Drop the costs in use: the next choice reads them again. For tests and for the command that measures."""
+    """Drop the costs in use, so that the next choice reads them again; for tests and for calibration."""
     _in_use.clear()
     for listener in _listeners:
         listener()
 
 
 def on_change(listener: Any) -> None:
-    """Call ``listener()`` whenever costs change, to drop choices that were made by them."""
+    """Call ``listener()`` whenever costs change, so that it can drop choices that depend on them."""
     _listeners.append(listener)
 
 
 def costs_of(kind: str, index: int | None = None) -> dict[str, Any]:
-    """Return the costs of a device by its type and index: the measured ones, and the shipped ones for the rest.
+    """Return the costs of a device by type and index: measured ones if there are any, and shipped ones for the rest.
 
     >>> sorted(costs_of("cpu")["forward"])[:2]
     ['direct', 'fft']
@@ -185,13 +185,13 @@ def _load(kind: str, index: int | None) -> None:
         _in_use[kind, index] = merged(shipped_costs(kind), _measured(kind, index))
 
 
-# torch.compile cannot trace the reading of files. It calls this function while it traces, so that a compiled program
-# keeps the costs of that time.
+# torch.compile cannot trace the reading of files. It calls this function while it traces, so a compiled program keeps
+# the costs of that time.
 _load._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def shipped_costs(kind: str) -> dict[str, Any]:
-    """Return the shipped costs of a type of device, which depend on whether a CPU has one thread or several."""
+    """Return the shipped costs of a type of device; those of a CPU with one thread are separate."""
     if kind == "cpu" and torch.get_num_threads() == 1 and "cpu, 1 thread" in _SHIPPED:
         kind = "cpu, 1 thread"
     found: dict[str, Any] = _SHIPPED.get(kind, _SHIPPED["cuda"])
@@ -199,7 +199,7 @@ def shipped_costs(kind: str) -> dict[str, Any]:
 
 
 def source_of(kind: str) -> str:
-    """Return the name of the device whose shipped costs stand for a type of device.
+    """Return the name of the device on which the shipped costs of a type of device were measured.
 
     >>> source_of("cuda")
     'NVIDIA H200'
@@ -208,7 +208,7 @@ def source_of(kind: str) -> str:
 
 
 def advice(device: torch.device) -> list[str]:
-    """Return a line that advises to measure a GPU that has neither measured nor shipped costs; else nothing."""
+    """Return a line that advises to calibrate a GPU without measured or shipped costs; an empty list for others."""
     if device.type != "cuda" or _measured(device.type, device.index):
         return []
     name, known = torch.cuda.get_device_name(device), source_of("cuda")
@@ -228,7 +228,7 @@ def _measured(kind: str, index: int | None) -> dict[str, Any]:
 
 
 def merged(shipped: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
-    """Return the shipped costs, with measured ones in their place where there are any."""
+    """Return the shipped costs, with measured ones in their place if there are any."""
     costs = {name: value for name, value in shipped.items() if name not in MODES} | {
         name: value for name, value in measured.items() if name not in (*MODES, "bfloat16")
     }
@@ -246,8 +246,8 @@ def use_costs_of(folder: Path, device: torch.device) -> None:
     A resumed run then chooses the same methods, even if the device was measured in between.
 
     Args:
-        folder: of the run.
-        device: of the training.
+        folder: folder of the run.
+        device: device of the training.
     """
     path = folder / RUN_FILE
     _of_run.clear()

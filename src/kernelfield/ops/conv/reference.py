@@ -1,4 +1,4 @@
-"""The readable reference of the convolution, with the signature of the fast one."""
+"""The readable reference of the convolution, with the arguments of the fast one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ def conv_reference(
 ) -> Tensor:
     r"""Return :math:`y_o(t) = \sum_i \sum_j k_{oi}(j)\, x_i(t + c - j)` as one einsum; see :func:`conv`.
 
-    A 0/1 tensor for each axis says which sample s meets which kernel point j at which output t.
+    For each axis a tensor has entry 1 where sample s meets kernel point j at output t, and 0 elsewhere.
+
+    Args:
+        x: (batch, in, \*space) signal.
+        kernel: (out, in / groups, \*points) kernel.
+        causal: whether outputs depend only on present and past inputs; 1D only.
+        boundary: "zero", "periodic" or "valid"; one for all axes or one per axis.
+        groups: number of groups of channels.
+
+    Returns:
+        (batch, out, \*space) signal.
 
     >>> conv_reference(torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[[1.0, 10.0]]]), causal=True)
     tensor([[[ 1., 12., 23.]]])
@@ -36,7 +46,7 @@ def conv_reference(
         out, point, sample = torch.arange(length)[:, None, None], torch.arange(points)[:, None], torch.arange(length)
         meets = out + centre - point - sample
         meet = (meets % length == 0 if name == "periodic" else meets == 0).to(x)
-        # An output sees all of the kernel if each of its points meets a sample.
+        # At a valid output every kernel point meets a sample.
         operands.append(meet[meet.sum(dim=(1, 2)) == points] if name == "valid" else meet)
         terms.append("xyz"[d] + "jkl"[d] + "stu"[d])
     return torch.einsum(f"{','.join(terms)}->bgo{'xyz'[:dim]}", *operands).flatten(1, 2)

@@ -1,4 +1,4 @@
-"""Shapes of convolutions: checks of arguments, index arithmetic, and kernels on the circle of a transform."""
+"""Shapes of convolutions: argument checks, index arithmetic, and kernels on the periodic grid of a transform."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _check_boundary(boundary: str | Sequence[str], causal: bool, dim: int) -> tu
 
 def _check_axis(axis: int, length: int, points: int, boundary: str) -> None:
     if type(length) is not int or type(points) is not int:
-        return  # a dynamic length; a guard on it would fix it
+        return  # a comparison would fix a dynamic length
     if length == 0 or points == 0:
         raise ValueError(f"x and kernel must not be empty, got lengths {length} and {points} along spatial axis {axis}")
     if boundary == "valid" and points > length:
@@ -90,7 +90,7 @@ def centres(points: Sequence[int], causal: bool) -> tuple[int, ...]:
 
 
 def whole_windows(y: Tensor, points: Sequence[int], causal: bool, boundary: Sequence[str]) -> Tensor:
-    """Crop the output to the positions where the kernel lies within the signal, along each axis that is "valid".
+    """Crop the output along "valid" axes to the positions at which the kernel lies within the signal.
 
     Output t depends on samples t + c - points + 1 … t + c, where c is the kernel's centre.
     """
@@ -106,11 +106,11 @@ def is_symbolic(*numbers: int) -> bool:
 
 
 def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Put kernel point j at index j - centre modulo the transform's size; points that coincide are added.
+    """Move kernel point j to index j - centre modulo the transform's size; points that coincide are added.
 
     Args:
-        kernels: (…, *points, …).
-        axis: first of the points' axes.
+        kernels: (…, *points, …) kernels.
+        axis: first axis of the points.
         sizes: size of the transform along each axis.
         centres: index of offset zero along each axis.
     """
@@ -128,7 +128,7 @@ def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[in
 
 
 def take(kernels: Tensor, axis: int, points: Sequence[int], sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
-    """Read every kernel point from where :func:`place` put it, as the gradient needs."""
+    """Read every kernel point from the index to which :func:`place` moved it, as the gradient requires."""
     for d, (count, size, centre) in enumerate(zip(points, sizes, centres, strict=True), start=axis):
         if count > size:
             index = (torch.arange(count, device=kernels.device) - centre) % size

@@ -1,14 +1,14 @@
-r"""Kernel networks on regular grids: the values of several fields at all points of a grid.
+r"""Values of several kernel networks at all points of a regular grid.
 
-A kernel network is small. Its time on a GPU goes into launches and memory: each of its hundred operations reads and
-writes all hidden units at all points. The Triton kernels of this folder compute the last hidden layer of any number of
-networks in one launch. They compute coordinates from the numbers that describe the grid, and their backward pass
-recomputes the hidden units. The last linear map, which may have a thousand outputs, is a matrix product.
+A kernel network is small. On a GPU it spends its time on launches and memory traffic: each of its hundred operations
+reads and writes all hidden units at all points. The Triton kernels of this folder compute the last hidden layer of any
+number of networks in one launch. They compute coordinates from the numbers that describe the grid, and their backward
+pass recomputes the hidden units. The last linear map, which may have a thousand outputs, is a matrix product.
 
 Products are in float32, as three tf32 products each, because large frequencies multiply their errors.
 
-The reference is the field itself. It also computes second derivatives and everything that the kernels do not: other
-fields and dtypes, wide layers, traced code.
+The reference is the field itself. It is also used for second derivatives and for all cases that the kernels do not
+support: other fields and dtypes, wide layers, traced code.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 __all__ = ["grid_points", "has_hooks", "sample_fields"]
 
-#: widest hidden layer that fits the registers of a program
+#: widest hidden layer that fits into the registers of a program
 MAX_HIDDEN = 64
-#: kernels index the values of all layers of a network on a grid with 32 bits
+#: largest number of values of all layers of a network on a grid, which kernels index with 32 bits
 MAX_VALUES = 1 << 31
-#: grids of up to this many points are cached, since training samples its kernels on the same grids at every step
+#: largest number of points of cached grids; training samples its kernels on the same grids at every step
 MOST_POINTS = 1 << 16
 
 
 def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor:
-    """Return the values of fields on a regular grid, in one launch and a matrix product where possible.
+    """Return the values of fields on a regular grid, if possible with one launch and a matrix product.
 
     Args:
         fields: n fields that are :meth:`~kernelfield.fields.Field.alike`, or one field of any kind.
@@ -70,7 +70,7 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
 
 
 def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the (points, dim) coordinates of a grid. They are shared: do not change them in place.
+    """Return the (points, dim) coordinates of a grid, which are cached and must not be changed in place.
 
     >>> from kernelfield.grids import KernelGrid
     >>> grid_points(KernelGrid.of((2,), (1.0,)), torch.float32, torch.device("cpu")).tolist()
@@ -80,7 +80,7 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
 
 
 def has_hooks(*modules: nn.Module | None) -> bool:
-    """Return whether users have registered hooks on one of the modules: it must then be called, and called alone.
+    """Return whether one of the modules has hooks, so that it must be called itself and not in a batch.
 
     >>> module = torch.nn.Identity()
     >>> handle = module.register_forward_hook(print)
@@ -96,7 +96,7 @@ def has_hooks(*modules: nn.Module | None) -> bool:
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):  # training may reuse points that were made for a prediction
+    with torch.inference_mode(False):  # training may use these tensors later
         return grid.coords(dtype=dtype, device=device).flatten(0, -2)
 
 

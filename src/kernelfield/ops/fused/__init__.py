@@ -1,13 +1,13 @@
 r"""Operations between convolutions: norms, linear maps of the channels, GELU, dropout, residual sums.
 
-None of these does much arithmetic, and each reads and writes a whole signal, so their cost is their number of passes
-over memory. On a GPU the operators here take as few passes as their dependencies allow: bias, GELU, dropout and
-residual sum in one; batch statistics in one and the norm in another; likewise in the backward pass. Only inputs are
-kept for the backward pass, which recomputes the dropout mask.
+Each of these does little arithmetic but reads and writes a whole signal, so its cost is the number of passes over
+memory. On a GPU the operators here take as few passes as their dependencies allow. Bias, GELU, dropout and residual sum
+take one pass together, batch statistics one, and the norm one; likewise in the backward pass. Only inputs are saved for
+the backward pass, which recomputes the dropout mask.
 
-Layers call these functions and never ask which path runs: :mod:`kernelfield.ops.backend` decides it. The plain
-formulas of ``reference`` run on the CPU, in torch.compile (which fuses by itself), in torch.export and torch.func,
-for second derivatives, and where fast paths are turned off. Triton is imported by the first call that needs it.
+Layers call these functions and never choose a path; :mod:`kernelfield.ops.backend` does. The plain formulas of
+``reference`` run on the CPU, in torch.compile (which fuses operations itself), in torch.export and torch.func, for
+second derivatives, and if fast paths are turned off. Triton is imported by the first call that needs it.
 
 This file has the operators. ``channel_map``, ``dropout``, ``synced_norm`` (statistics of all processes) and
 ``folded_norm`` (groups) are their torch parts; ``triton/`` has the kernels.
@@ -47,7 +47,8 @@ def activate(
         bias: (channels,) bias b.
         activation: "gelu", "relu" or None.
         dropout: probability p of a zero; other values are multiplied by 1/(1 - p). Pass 0 in evaluation.
-        dropout_channels: drop whole channels, with one draw per sample and channel, instead of single values.
+        dropout_channels: whether to drop whole channels, with one draw per sample and channel, instead of single
+            values.
         residual: signal r to add at the end.
 
     >>> x, b = torch.randn(2, 3, 8), torch.randn(3)
@@ -77,10 +78,10 @@ def linear(
         x: (batch, in, \*space) signal.
         weight: (out, in) matrix W.
         bias: (out,) bias b.
-        offset: (in,) numbers o, added to the bias as W o and not to the signal.
+        offset: (in,) vector o; W o is added to the bias, which is cheaper than adding o to the signal.
         activation: "gelu", "relu" or None.
         dropout: probability of a zero; pass 0 in evaluation.
-        dropout_channels: drop whole channels instead of single values.
+        dropout_channels: whether to drop whole channels instead of single values.
         residual: (batch, out, \*space) signal r to add at the end.
 
     Returns:
@@ -119,7 +120,7 @@ def batch_norm(
 ) -> Tensor:
     r"""Return :math:`\sigma\big(w (x - \mu)/\sqrt{s^2 + \epsilon} + b\big)`.
 
-    Arguments as in :func:`norm_with_identity`.
+    The arguments are those of :func:`norm_with_identity`.
 
     >>> y = batch_norm(torch.randn(4, 3, 100))
     >>> bool(y.mean().abs() < 1e-6)
@@ -141,14 +142,14 @@ def norm_with_identity(
 ) -> tuple[Tensor, Tensor]:
     r"""Return :func:`batch_norm` of ``x``, and ``x`` itself for an identity branch.
 
-    Use the second result in place of ``x`` from here on: the gradient of the identity branch is then added in the pass
-    that writes the gradient of the norm.
+    Use the second result in place of ``x`` from then on. The pass that writes the gradient of the norm then also adds
+    the gradient of the identity branch.
 
-    Mean and variance are those of the batch in training, or if there are no running ones.
+    Mean and variance are those of the batch in training, or if there are no running statistics.
 
     Args:
         x: (batch, channels, \*space) signal.
-        weight: (channels,) factors w; None for 1 and no bias.
+        weight: (channels,) factors w; None for ones.
         bias: (channels,) bias b.
         running: running mean and variance, (channels,) each; updated in place in training.
         training: whether to use the statistics of the batch.

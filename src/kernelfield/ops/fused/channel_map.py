@@ -1,4 +1,4 @@
-"""Linear maps of the channels as batched matrix products, without a copy or a transposition of the signal."""
+"""Linear maps of channels as batched matrix products, without copying or transposing the signal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 __all__ = ["map_channels", "map_with_bias", "sum_of_products"]
 
-#: up to this many inputs, a constant extra input adds the bias at a lower cost than another pass over the outputs
+#: largest number of inputs for which a constant extra input adds the bias faster than another pass over the outputs
 _FEW = 16
 #: whether this torch can write products of half-precision matrices in float32
 _WIDENS = "dtype" in torch.ops.aten.bmm.overloads()
@@ -19,12 +19,12 @@ _WIDENS = "dtype" in torch.ops.aten.bmm.overloads()
 def map_channels(x: Tensor, weight: Tensor) -> Tensor:
     r"""Return :math:`y_o(t) = \sum_i W_{oi}\, x_i(t)` as one matrix product for each signal of the batch.
 
-    The signals are neither copied nor transposed, forward or backward. A convolution of one point does both in a
-    library that prefers channels last.
+    Signals are neither copied nor transposed, forward or backward. A convolution with one kernel point would do both in
+    a library that prefers channels-last.
 
     Args:
         x: (batch, in, length) signals.
-        weight: (out, in) matrix; used in the dtype of ``x``, with a gradient in its own.
+        weight: (out, in) matrix, which is cast to the dtype of ``x``; its gradient has its own dtype.
 
     Returns:
         (batch, out, length) signals.
@@ -54,7 +54,7 @@ def map_with_bias(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Map(torch.autograd.Function):
-    # Autograd would make a gradient of the weight for each signal, in the dtype of the signals.
+    # Autograd would compute a gradient of the weight for each signal, in the dtype of the signals.
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
@@ -75,8 +75,8 @@ class _Map(torch.autograd.Function):
 def sum_of_products(a: Tensor, b: Tensor) -> Tensor:
     r"""Return :math:`\sum_n a_n b_n^T` of (n, i, k) and (n, j, k), in at least single precision.
 
-    Half-precision products are written in float32. Nothing is rounded before the sum, and rows are more often multiples
-    of 16 bytes; products of other rows take several times as long.
+    Half-precision products are written in float32. No value is rounded before the sum, and rows are more often
+    multiples of 16 bytes, without which products take several times as long.
     """
     if _WIDENS and a.is_cuda and a.dtype in (torch.bfloat16, torch.float16) and not torch.is_grad_enabled():
         return torch.bmm(a, b.mT, out_dtype=torch.float32).sum(dim=0)

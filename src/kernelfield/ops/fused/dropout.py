@@ -19,14 +19,14 @@ _BITS = 16
 def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False) -> Tensor:
     r"""Return ``x`` with zeros at random, the rest multiplied by :math:`1/(1 - p)`.
 
-    For single values on a CPU, torch draws a float64 each, which takes longer than the convolution before it. With
-    ``few_bits`` a value costs 16 random bits: p, and the factor with it, is rounded to a multiple of 1/65,536.
+    For each single value on a CPU, torch draws a float64, which takes longer than the convolution before it. With
+    ``few_bits`` it draws only 16 random bits per value, so p is rounded to a multiple of 1/65,536.
 
     Args:
         x: any signal; (batch, channels, \*space) to drop channels.
         p: probability of a zero.
-        channels: one draw for each sample and channel, shared by all positions.
-        few_bits: draw 16 bits per value on a CPU; compiled code draws as torch does, so its draws differ.
+        channels: whether to draw once for each sample and channel, for all positions.
+        few_bits: whether to draw 16 bits per value on a CPU. Compiled code draws as torch does, so its draws differ.
 
     >>> y = drop(torch.ones(2, 3, 5), 0.5, channels=True)
     >>> bool(((y == 0).all(dim=2) | (y == 2).all(dim=2)).all())
@@ -45,7 +45,7 @@ def drop(x: Tensor, p: float, *, channels: bool = False, few_bits: bool = False)
 def drop_factors(shape: Sequence[int], p: float, like: Tensor, *, few_bits: bool = False) -> tuple[Tensor, float]:
     """Return the mask of the values of a contiguous tensor that are kept, and their factor.
 
-    These are the draws of :func:`drop` for a tensor of this ``shape`` with the device and the dtype of ``like``.
+    These are the draws of :func:`drop` for a tensor of this ``shape`` with the device and dtype of ``like``.
 
     >>> kept, factor = drop_factors((2, 3), 0.5, torch.zeros(1))
     >>> kept.dtype, factor

@@ -1,7 +1,7 @@
-r"""Batch normalisation of planes with a group axis folded into their channels, channels last in memory.
+r"""Batch normalisation of planes with a group axis folded into their channels, in channels-last memory format.
 
-Torch normalises the channels of such planes fast, but each with its own statistics. Here all elements of the group
-share their statistics. From :math:`\mu_{cg}` and :math:`v_{cg}` of every folded channel, those of channel c follow as
+Torch normalises such planes fast, but with separate statistics for each folded channel. Here all elements of the group
+share their statistics. The mean and variance of channel c follow from those of its folded channels:
 
 .. math:: \mu_c = \overline{\mu_{cg}}, \qquad v_c = \overline{v_{cg}} + \overline{(\mu_{cg} - \mu_c)^2}
 
@@ -22,7 +22,7 @@ __all__ = ["folded_batch_norm", "is_folded"]
 
 
 def is_folded(x: Tensor) -> bool:
-    """Return whether (batch, channels, group, height, width) values lie in memory with channels and group last.
+    """Return whether (batch, channels, group, height, width) values have channels and group last in memory.
 
     >>> x = torch.randn(2, 6, 5, 5).contiguous(memory_format=torch.channels_last)
     >>> is_folded(x.unflatten(1, (3, 2))), is_folded(torch.randn(2, 3, 2, 5, 5))
@@ -46,7 +46,7 @@ def folded_batch_norm(
     momentum: float,
     eps: float,
 ) -> Tensor:
-    r"""Return ``F.batch_norm`` of :func:`is_folded` values, in the same layout; arguments as there.
+    r"""Return ``F.batch_norm`` of :func:`is_folded` values, in the same layout; the arguments are the same.
 
     >>> x = torch.randn(2, 6, 5, 5).contiguous(memory_format=torch.channels_last).unflatten(1, (3, 2))
     >>> ones, zeros = torch.ones(3), torch.zeros(3)
@@ -56,7 +56,7 @@ def folded_batch_norm(
     """
     group = x.shape[2]
     if not training and mean is not None and variance is not None:
-        # Tensors with a gradient are stacked separately from those without.
+        # Tensors that require a gradient are stacked separately from those that do not.
         (mean, variance), (weight, bias) = _spread(group, mean, variance), _spread(group, weight, bias)
         return F.batch_norm(x.flatten(1, 2), mean, variance, weight, bias, False, 0.0, eps).unflatten(1, x.shape[1:3])
     y, seen_mean, seen_variance = _FoldedNorm.apply(x, weight, bias, eps)
@@ -74,7 +74,7 @@ class _FoldedNorm(torch.autograd.Function):
         shape, flat = x.shape[1:3], x.flatten(1, 2)
         averages = None
         if not x.is_cuda and x.dtype in (torch.bfloat16, torch.float16):
-            # Statistics have the dtype of the running averages; without any they would be in half precision.
+            # Statistics take the dtype of the running averages; without any they would be in half precision.
             averages = flat.new_zeros(flat.shape[1], dtype=torch.float32)
         each = torch.stack(torch.batch_norm_update_stats(flat, averages, averages, 0.0)).view(2, *shape)
         mean, variance = each.mean(dim=2)
@@ -120,5 +120,5 @@ class _FoldedNorm(torch.autograd.Function):
 
 def _spread(group: int, *numbers: Tensor) -> tuple[Tensor, ...]:
     """Repeat several (channels,) tensors for every group element: (channels · group,) each."""
-    # For a single channel, flatten returns a view of stride 0, which torch's batch norm reads as if it were contiguous.
+    # For a single channel, flatten returns a view of stride 0, which torch's batch norm treats as contiguous.
     return torch.stack(numbers).unsqueeze(2).expand(-1, -1, group).flatten(1).contiguous().unbind(0)

@@ -1,4 +1,4 @@
-"""The fused operators as plain torch formulas: the reference, and the path of every device without fast kernels."""
+"""The fused operators as plain torch formulas: the reference, and the path of devices without fast kernels."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def activate(
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, *epilogue: Any) -> Tensor:
-    """Return residual + drop(activation(W x + bias)), with the last arguments of :func:`activate`."""
+    """Return residual + drop(activation(W x + bias)); ``epilogue`` are the last arguments of :func:`activate`."""
     y = F.conv1d(x.flatten(2), weight.unsqueeze(-1), bias).unflatten(2, x.shape[2:])
     return activate(y, None, *epilogue)
 
@@ -73,7 +73,7 @@ def kept_gelu_of_map(x: Tensor, weight: Tensor, bias: Tensor | None, kept: Tenso
 
 
 def mapped_offset(offset: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return W o + b for (in,) numbers o, an (out, in) matrix W and an (out,) bias b, outside of autocast.
+    """Return W o + b for an (in,) vector o, an (out, in) matrix W and an (out,) bias b, without autocast.
 
     >>> mapped_offset(torch.ones(2), torch.eye(2), torch.ones(2))
     tensor([2., 2.])

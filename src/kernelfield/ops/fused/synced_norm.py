@@ -38,7 +38,7 @@ def sum_over_processes(x: Tensor, groups: Sequence[Any] = (None,)) -> Tensor:
 
     Args:
         x: the part of this process.
-        groups: process groups to sum over, one after the other, such as the axes of a mesh; None is all processes.
+        groups: process groups whose successive sums to take, such as the axes of a mesh; None is all processes.
     """
     return _SumOverProcesses.apply(x, tuple(groups)) if groups else x
 
@@ -57,17 +57,17 @@ def synced_batch_norm(
 
     .. math:: y_c = w_c \frac{x_c - \mu_c}{\sqrt{\sigma_c^2 + \epsilon}} + b_c
 
-    On a GPU it is torch's own operator, which has no version for the CPU.
+    On a GPU this is torch's own operator, which does not exist for the CPU.
 
     Args:
-        x: (batch, channels, \*space) signal, the share of this process.
+        x: (batch, channels, \*space) signal of this process.
         weight: (channels,) scales; None for ones.
         bias: (channels,) shifts; None for zeros.
         running: running mean and variance, updated in place, or None.
         momentum: weight of this batch in the running statistics.
         eps: added to the variance.
         groups: process groups to sum over; see :func:`sum_over_processes`.
-        present: 1 for values that count in the statistics and 0 for others, the same in all channels; None if all do.
+        present: 1 for values that the statistics include and 0 for others, the same for all channels; None for all.
     """
     if x.is_cuda and tuple(groups) == (None,) and present is None:
         from torch.nn.modules._functions import SyncBatchNorm  # noqa: PLC0415

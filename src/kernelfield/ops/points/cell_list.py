@@ -1,16 +1,16 @@
 """Nearest neighbours by cell lists: points are sorted into cubes, and a query searches only the cubes around it.
 
 Cubes are numbered consecutively along the last axis, and points are sorted by the number of their cube. The points of a
-row of cubes are then one range of that order. A table of partial sums gives the number of points in any box of cubes. A
-query takes two steps:
+row of cubes are then one range of the sorted points. A table of partial sums gives the number of points in any box of
+cubes. A search has two steps:
 
-1. Find, by bisection, the smallest box of cubes around it that holds enough points. The distance to the ``count``-th
-   nearest of these is an upper bound.
-2. Search all cubes within that bound, unless the first step did.
+1. Find, by bisection, the smallest box of cubes around the query that holds enough points. The distance to the
+   ``count``-th nearest of these is an upper bound.
+2. Search all cubes within that bound, unless the first step already did.
 
-There are about as many cubes as points, so memory is linear. So is time for points that fill a space: the number of
-points in a box depends on ``count`` but not on the size of the cloud. For points on a surface, queries far from it
-search more cubes as the cubes get smaller. The result is always exact.
+There are about as many cubes as points, so memory is linear. Time is linear too for points that fill a space: the
+number of points in a box depends on ``count`` but not on the size of the cloud. For points on a surface, queries far
+from it search more cubes as the cubes get smaller. The result is always exact.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = ["ragged", "search_cells"]
 
 #: cubes per point
 CELLS_PER_POINT = 1
-#: distances held at once; a GPU, which is idle between small chunks, holds eight times as many
+#: distances in memory at once; eight times as many on a GPU, which would be idle between small chunks
 CHUNK_VALUES = 1 << 22
 
 
@@ -44,8 +44,8 @@ class _Cells(NamedTuple):
         low: (batch, dim) corner of the first cube.
         width: (batch, 1) side of the cubes.
         order: (batch, points) indices of points, sorted by the number of their cube.
-        start: (batch, cubes + 1) where in ``order`` each cube begins.
-        sums: (batch, (per_axis + 1)^dim) points in all cubes up to a corner.
+        start: (batch, cubes + 1) index in ``order`` at which each cube begins.
+        sums: (batch, (per_axis + 1)^dim) number of points in all cubes up to a corner.
     """
 
     per_axis: int
@@ -60,12 +60,12 @@ class _Cells(NamedTuple):
 def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the indices and squared distances of the ``count`` nearest points, both (batch, queries, count).
 
-    It is a custom operator, because a compiler cannot trace a number of steps that depends on the data.
+    This is a custom operator, because a compiler cannot trace a loop whose length depends on the data.
 
     Args:
         queries: (batch, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
-        seen: (batch, points) true for points, false for padding.
+        seen: (batch, points), True for points, False for padding.
         count: number of neighbours, at most the number of points.
 
     >>> line = torch.arange(5.0).view(1, 5, 1)
@@ -78,7 +78,7 @@ def search_cells(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> t
     sample = torch.arange(batch, device=points.device).repeat_interleave(each, output_size=batch * each)
     first, last = _boxes_with(cells, flat, sample, seen.sum(dim=1).clamp(max=count)[sample])
     index, squared = _search(cells, flat, points, first, last, sample, count)
-    # Add a thousandth of a cube to the bound, for rounding.
+    # A thousandth of a cube is added to the bound, for rounding.
     bound = squared[:, -1:].sqrt() * (1 + 1e-5) + 1e-3 * cells.width[sample]
     near, far = _cell_of(flat - bound, cells, sample), _cell_of(flat + bound, cells, sample)
     more = ((near < first) | (far > last)).any(dim=-1).nonzero().squeeze(-1)
@@ -117,7 +117,7 @@ def _sort_into_cells(points: Tensor, seen: Tensor) -> _Cells:
 
 
 def _cell_of(x: Tensor, cells: _Cells, sample: Tensor) -> Tensor:
-    """Return the (…, dim) cube of each point; for points outside all cubes, the nearest one."""
+    """Return the (…, dim) cube of each point, or the nearest cube for points outside all cubes."""
     at = ((x - cells.low[sample]) / cells.width[sample]).floor()
     return at.nan_to_num(nan=0.0).clamp(0, cells.per_axis - 1).long()
 
@@ -185,7 +185,7 @@ def _search(
         count_rows = torch.zeros_like(some).index_add(0, box, torch.ones_like(box))
         held = torch.zeros_like(some).index_add(0, box, length)
         first_row = _before(count_rows)
-        # Group queries with similar numbers of candidates, so that little padding is needed.
+        # Queries with similar numbers of candidates are grouped, so that little padding is needed.
         by_size = held.argsort()
         for few, (ranges, total, most) in _parts(by_size, [count_rows[by_size], held[by_size]], alike=1):
             which, row = ragged(first_row[few], count_rows[few], ranges)
@@ -207,7 +207,7 @@ def _search(
 def _ranges(
     cells: _Cells, queries: Tensor, first: Tensor, last: Tensor, sample: Tensor, bound: Tensor | None, rows: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return, for all non-empty rows of cubes in the boxes: the query, the start in ``order``, the number of points."""
+    """Return the query, the start in ``order`` and the number of points of all non-empty rows of cubes in the boxes."""
     extent = last - first + 1
     box, rest = ragged(torch.zeros_like(sample), extent[:, :-1].prod(dim=-1), rows)
     begin, end = first[box, -1], last[box, -1]
@@ -221,7 +221,7 @@ def _ranges(
             at = ((queries[:, axis] - low[:, axis]) / width)[box]
             apart = apart + torch.maximum(cell - at, at - cell - 1).clamp(min=0).square()
     if bound is not None:
-        # Keep the part of each row inside the ball, which may be empty.
+        # Only the part of each row inside the ball is kept; it may be empty.
         left = (bound[:, 0] / width).square()[box] - apart
         half = left.clamp(min=0).sqrt()
         at = ((queries[:, -1] - low[:, -1]) / width)[box]
@@ -250,15 +250,16 @@ def _before(counts: Tensor) -> Tensor:
 
 
 def _parts(items: Tensor, loads: list[Tensor], alike: int | None = None) -> Iterator[tuple[Tensor, tuple[int, ...]]]:
-    """Split items into parts whose loads fit in memory.
+    """Split items into parts whose loads fit into memory.
 
     Args:
         items: (n,) items to split.
-        loads: (n,) loads of each item, one tensor per kind.
-        alike: the kind by which items are ordered; the largest of a part is at most twice its smallest, or 32.
+        loads: (n,) loads of each item, one tensor per kind of load.
+        alike: kind of load by which items are ordered. In a part, the largest load of this kind is at most 32 or twice
+            the smallest.
 
     Returns:
-        Items, the sum of each kind of load, and, if ``alike`` is given, the largest of that kind.
+        Items, the sum of each kind of load and, if ``alike`` is given, the largest load of that kind.
     """
     most = chunk_values(items.device.type, CHUNK_VALUES if items.device.type == "cpu" else 8 * CHUNK_VALUES)
     sizes = torch.stack(loads).cpu().numpy()  # a single synchronisation for all parts

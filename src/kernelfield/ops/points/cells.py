@@ -1,4 +1,4 @@
-"""Convolution between points whose kernel reaches a small part of them: only pairs within reach are computed."""
+"""Convolution between points that computes only pairs within the kernel's reach."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ __all__ = ["cell_pairs", "plan_cells"]
 
 
 def cell_pairs(c: PointConv, plan: CellPlan | None = None) -> Tensor:
-    """Return the sum over pairs within reach, (batch, out, queries): the same as over all pairs, in O(N k) time.
+    """Return the sum over pairs within reach, (batch, out, queries), which equals that over all pairs, in O(N k) time.
 
     No tensor has the size of all pairs. Without a plan, the host waits once for the device to learn the number of
-    pairs. With a plan, every query has the same number of pairs, some of them padding; outputs of queries with more
-    pairs are NaN.
+    pairs. With a plan, every query has the same number of pairs, some of which are padding. Outputs of queries with
+    more pairs are NaN.
     """
     batch, queries = c.x.shape[0], c.at.shape[1]
     shared = c.coords.shape[0] == c.at.shape[0] == 1 and c.mask is None
     coords, at = c.coords, c.at
     if not shared:
         coords, at = coords.expand(batch, -1, -1), at.expand(batch, -1, -1)
-    # One row for each point: (rows, samples that share the coordinates, groups, in / groups)
+    # There is one row for each point: (rows, samples that share the coordinates, groups, in / groups).
     rows = c.x.permute(2, 0, 1).unflatten(2, (c.groups, c.fan_in)) if shared else c.x.mT.reshape(-1, 1, *_split(c))
     per_axis = None if plan is None else plan.per_axis
     candidates = find_candidates(at, coords, c.mask, c.size, causal=c.causal, per_axis=per_axis)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Costs", "choose_method", "expected_times", "point_costs"]
 
-#: pairs below which the choice costs more than it can save; a GPU computes many at once, and the host waits for it
+#: number of pairs below which choosing costs more than it can save; larger on a GPU, for which the host must wait
 FEW_PAIRS = {"cpu": 1 << 16, "cuda": 1 << 18}
 
 
@@ -28,9 +28,9 @@ class Costs(NamedTuple):
     """Measured seconds on a kind of device, forward and backward; a forward pass alone takes a quarter.
 
     Attributes:
-        value: one value of a kernel, or of a channel that it is multiplied with, at one offset.
-        found: the same for pairs that cells have found, with indexed reads and scattered sums.
-        moved: one value that a window spreads or gathers, at one grid point.
+        value: time per value of a kernel, or of a channel that it multiplies, at one offset.
+        found: the same for pairs found by cells, with indexed reads and scattered sums.
+        moved: time per value that a window spreads or gathers, at one grid point.
         grid: fixed time of a fine grid, for its launches and measurement.
     """
 
@@ -45,16 +45,16 @@ COSTS = {"cpu": Costs(2.9e-8, 3.1e-8, 1e-8, 0.02), "cuda": Costs(3.4e-10, 4.6e-1
 
 
 def point_costs(device: torch.device) -> Costs:
-    """Return the costs of a device: as measured on it, else those of the known device of its type."""
+    """Return the measured costs of a device, or those of the known device of its type."""
     measured = costs_of(device.type, device.index).get("points")
     return COSTS.get(device.type, COSTS["cuda"]) if measured is None else Costs(**measured)
 
 
 def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]:
-    """Return "pairs", "cells" or "grid", whichever is expected to take the least time, and the plan of the grid.
+    """Return the method with the least expected time, "pairs", "cells" or "grid", and the plan of the grid.
 
-    The host waits for the device to learn how far the points extend; while a CUDA graph is captured it may not, and
-    the answer is "pairs".
+    The host waits for the device to learn the extent of the points. While a CUDA graph is captured it must not wait,
+    and the method is "pairs".
     """
     points, queries = c.coords.shape[1], c.at.shape[1]
     samples = max(c.coords.shape[0], c.at.shape[0])

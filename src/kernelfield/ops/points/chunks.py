@@ -1,4 +1,4 @@
-"""Chunk sizes of operators on points, and a bound on their memory."""
+"""Chunk sizes of operators on points, and a limit on their memory."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK_VALUES", "chunk_values", "limit_point_memory", "points_per_chunk"]
 
-#: number of values of the largest tensor held at once: offsets, kernel values or a field's hidden values. A GPU is idle
-#: between small chunks and has memory for large ones. A CPU allocates blocks above 32 MiB anew each time, page by page.
+#: number of values of the largest tensor in memory: offsets, kernel values or a field's hidden values. A GPU is idle
+#: between small chunks and has memory for large ones. On a CPU, blocks above 32 MiB get new pages at each allocation.
 CHUNK_VALUES = {"cpu": 1 << 21, "cuda": 1 << 26}
-#: bytes held at once for each value of the largest tensor: the backward pass of a field keeps many tensors of its size
+#: bytes in memory for each value of the largest tensor; the backward pass of a field keeps many tensors of its size
 BYTES_PER_VALUE = 96
 
 _limit: ContextVar[int | None] = ContextVar("kernelfield_point_memory", default=None)
 
 
 class limit_point_memory:  # noqa: N801
-    """Bound the memory that operators on points use for their intermediate results, from now on or in a ``with`` block.
+    """Limit the memory for intermediate results of operators on points, from now on or inside a ``with`` block.
 
-    Offsets, kernel values and distances between points are computed in chunks that fit into the bound, forward and
-    backward. Inputs, outputs, indices of neighbours and grids are not counted: they grow linearly with the number of
-    points. Less memory means more chunks, and so more time. The setting belongs to the current thread.
+    Offsets, kernel values and distances between points are computed in chunks that fit into the limit, forward and
+    backward. Inputs, outputs, indices of neighbours and grids, which grow linearly with the number of points, are not
+    counted. Less memory means more chunks and therefore more time. The setting applies to the current thread.
 
     Args:
         limit: largest number of bytes.
@@ -53,11 +53,11 @@ class limit_point_memory:  # noqa: N801
 
 
 def chunk_values(device: str, most: int | None = None) -> int:
-    """Return how many values the largest tensor may hold at once on a kind of device.
+    """Return the largest number of values of a tensor on a kind of device.
 
     Args:
         device: "cpu" or "cuda".
-        most: the number without a bound; by default :data:`CHUNK_VALUES`.
+        most: the number without a limit; by default :data:`CHUNK_VALUES`.
     """
     most = CHUNK_VALUES.get(device, 1 << 26) if most is None else most
     limit = None if torch.compiler.is_compiling() else _limit.get()
@@ -65,11 +65,11 @@ def chunk_values(device: str, most: int | None = None) -> int:
 
 
 def points_per_chunk(coords: Tensor, *values: int) -> int:
-    """Return how many of the points ``coords`` to compute at once.
+    """Return the number of points to compute at once.
 
     Args:
         coords: (batch, points, dim) coordinates.
-        values: number of values that each tensor holds for one point.
+        values: numbers of values of the intermediate tensors for one point.
     """
     if is_symbolic(coords.shape[1], *values):
         return coords.shape[1]  # a traced loop would fix a dynamic number of points

@@ -24,16 +24,16 @@ def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 
     r"""Estimate the number of samples per unit of space around each sample (chapter 2, appendix 1.1).
 
     A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
-    density is one over half the distance between the two neighbouring samples; in more dimensions it is the number of
-    ``neighbors`` over the volume of the ball that reaches the last of them. Samples at one place share the space around
-    it: m of them have m times the density of one. If all are at one place, each has density m.
+    density is the inverse of half the distance between the two neighbouring samples. In more dimensions it is the
+    number of ``neighbors`` divided by the volume of the ball that reaches the last of them. If m samples are at the
+    same place, each has m times the density of a single one. If all m samples are at one place, each has density m.
 
     Args:
         coords: (batch, points, dim) coordinates.
-        mask: (batch, points) whether a sample was seen; unseen ones do not count, and get density 1.
+        mask: (batch, points), True where a sample was seen; unseen samples are ignored and get density 1.
         neighbors: number of neighbours of the estimate in 2 and more dimensions.
-        causal: on a line, use the distance to the time before alone, so that no later time has an effect. The first
-            time then stands for a unit of time.
+        causal: whether to use only the distance to the previous time, on a line, so that no later time has an effect.
+            The first time then represents a unit of time.
 
     Returns:
         (batch, points) samples per unit of space.
@@ -57,14 +57,14 @@ def _line_density(t: Tensor, seen: Tensor, causal: bool) -> Tensor:
     ordered, order, group = group_times(t.masked_fill(~seen, math.inf))
     one = torch.ones_like(ordered)
     count = torch.zeros_like(one).scatter_add(1, group, one)
-    # Distance of each time to the one before, by group: within a group the others are zero.
+    # The distance of each group of equal times to the one before. Within a group the other distances are zero.
     apart = ordered.diff(dim=1)
-    apart = torch.where(apart.isnan(), 0.0, apart)  # between unseen samples, which would have NaN for a gradient
+    apart = torch.where(apart.isnan(), 0.0, apart)  # between unseen samples, whose gradient would be NaN
     gap = torch.cat([torch.full_like(ordered[:, :1], math.inf), apart], dim=1)
     before = torch.zeros_like(gap).scatter_reduce(1, group, gap, "amax")
     if causal:
         cell = before
-    else:  # the first and the last time have one neighbour, whose distance stands for both
+    else:  # the first and the last time have one neighbour, whose distance counts twice
         after = torch.cat([before[:, 1:], torch.full_like(before[:, :1], math.inf)], dim=1)
         last = group[:, -1:] == torch.arange(group.shape[1], device=t.device)
         after = torch.where(last, math.inf, after)
@@ -82,17 +82,17 @@ def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     total = seen.sum(dim=1, keepdim=True)
     found = [_ball(queries, coords, seen, total, neighbors) for queries in coords.split(step, dim=1)]
     radius, count = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
-    # A sample without another one elsewhere stands for a unit of space, together with those at its own place.
+    # If there is no sample elsewhere, the samples at one place together represent a unit of space.
     return torch.where(radius.isfinite(), count / (volume * radius.pow(dim)), total.to(radius.dtype))
 
 
 def _ball(queries: Tensor, coords: Tensor, seen: Tensor, total: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the (batch, queries) radius of the ball around each query, and how many other points it holds.
+    """Return the (batch, queries) radius of the ball around each query, and the number of other points inside.
 
-    It reaches the last of the ``neighbors``, or of as many as there are. If all of them are at the query's own place,
-    it reaches the next point elsewhere; its radius is infinite if there is none.
+    The ball reaches the last of the ``neighbors``, or the last point if there are fewer. If all of them are at the
+    query's own place, it reaches the next point elsewhere. Its radius is infinite if there is none.
     """
-    # Without a matrix product, by which the distance of equal points is not zero.
+    # Without matrix products, which would give equal points a distance above zero.
     far = torch.cdist(queries, coords, compute_mode="donot_use_mm_for_euclid_dist")
     far = far.masked_fill(~seen.unsqueeze(1), math.inf)
     count = (total - 1).clamp(0, neighbors).expand(-1, queries.shape[1])

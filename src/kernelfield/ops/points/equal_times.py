@@ -9,7 +9,7 @@ __all__ = ["group_times", "sum_at_equal_times"]
 
 
 def group_times(times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Sort (batch, points) times; return them, the order, and for each the number of its group of equal times.
+    """Sort (batch, points) times; return them, their order, and the number of each one's group of equal times.
 
     >>> group_times(torch.tensor([[2.0, 1.0, 2.0]]))
     (tensor([[1., 2., 2.]]), tensor([[1, 0, 2]]), tensor([[0, 1, 1]]))
@@ -20,11 +20,11 @@ def group_times(times: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def sum_at_equal_times(values: Tensor, times: Tensor, at: Tensor) -> Tensor:
-    """Return the (batch, channels, queries) sums of values whose time is that of the query; zero where there is none.
+    """Return the (batch, channels, queries) sums of the values at the time of each query; zero if there are none.
 
     Args:
         values: (batch, channels, points) values.
-        times: (batch, points) their times.
+        times: (batch, points) times of the values.
         at: (batch, queries) times of the queries.
 
     >>> values, times = torch.tensor([[[1.0, 2.0, 3.0]]]), torch.tensor([[5.0, 1.0, 5.0]])

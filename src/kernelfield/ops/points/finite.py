@@ -1,4 +1,4 @@
-"""Coordinates that are not finite: allowed for padding, refused for points and queries."""
+"""Checks for finite coordinates. Those of padding may be NaN or infinite; those of points and queries may not."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ __all__ = ["check_finite", "check_seen_finite", "fill_padding", "may_read"]
 
 
 def may_read(coords: Tensor) -> bool:
-    """Return whether the host can read values: without waiting for a device, in no traced graph and under no mode.
+    """Return whether the host can read values without waiting for a device, outside of traced graphs and modes.
 
-    Under a mode of torch's dispatcher, such as FakeTensorMode, tensors may have no values.
+    Under a TorchDispatchMode, such as FakeTensorMode, tensors may have no values.
     """
     if coords.device.type != "cpu" or torch.compiler.is_compiling():
         return False
@@ -23,9 +23,9 @@ def may_read(coords: Tensor) -> bool:
 
 
 def check_finite(**coords: Tensor | None) -> None:
-    """Raise a ValueError if coordinates, given by the names of the arguments, are not finite.
+    """Raise a ValueError if coordinates, given by argument name, are not finite.
 
-    Nothing is checked where the host cannot read values; see :func:`may_read`.
+    Nothing is checked if the host cannot read values; see :func:`may_read`.
 
     >>> check_finite(coords=torch.tensor([0.0, torch.nan]), at=None)
     Traceback (most recent call last):
@@ -44,8 +44,8 @@ def check_seen_finite(mask: Tensor | None, **coords: Tensor) -> None:
     """Raise a ValueError if coordinates that are not padding are not finite; see :func:`check_finite`.
 
     Args:
-        mask: (batch, points) true for points, false for padding, or None.
-        coords: (batch or 1, points, dim) coordinates, by the names of the arguments.
+        mask: (batch, points), True for points, False for padding, or None.
+        coords: (batch or 1, points, dim) coordinates, by argument name.
 
     >>> check_seen_finite(torch.tensor([[True, False]]), coords=torch.tensor([[[3.0], [torch.nan]]]))
     """
@@ -55,18 +55,18 @@ def check_seen_finite(mask: Tensor | None, **coords: Tensor) -> None:
 def fill_padding(coords: Tensor, mask: Tensor | None) -> Tensor:
     """Replace coordinates of padding that are not finite by those of a corner of the cloud.
 
-    Finite ones stay: outputs at unseen samples are outputs at their own coordinates.
+    Finite coordinates do not change, because outputs at unseen samples are outputs at their own coordinates.
 
     Args:
         coords: (batch or 1, points, dim) coordinates.
-        mask: (batch, points) true for points, false for padding, or None.
+        mask: (batch, points), True for points, False for padding, or None.
 
     >>> fill_padding(torch.tensor([[[3.0], [torch.nan]]]), torch.tensor([[True, False]])).flatten()
     tensor([3., 3.])
     """
     if mask is None or coords.shape[1] == 0:
         return coords
-    # Of coordinates that several samples share, one that any of them sees is no padding.
+    # If samples share coordinates, a point that any of them has seen is not padding.
     seen = (mask if coords.shape[0] == mask.shape[0] else mask.any(dim=0, keepdim=True)).unsqueeze(-1)
     with torch.no_grad():
         low = torch.where(seen, coords, torch.inf).amin(dim=1, keepdim=True)

@@ -3,11 +3,11 @@ r"""Convolution between points on a fine grid: spread, convolve, gather.
 .. math::
     k(s - t) \approx \sum_{ab} w(s/h - a)\, k\big((a - b) h\big)\, w(b - t/h)
 
-for a window w (:mod:`kernelfield.ops.points.window`) and a spacing h fine enough for the kernel. The kernel is
-evaluated on the grid alone, and the sum over b is :func:`kernelfield.ops.conv`.
+for a window w (:mod:`kernelfield.ops.points.window`) and a spacing h that is fine enough for the kernel. The kernel is
+evaluated only on the grid, and the sum over b is :func:`kernelfield.ops.conv`.
 
-The kernel of a causal convolution jumps at offset zero. It is split in two by a smooth step: the near part, a few tens
-of training steps, is summed pair by pair (:mod:`kernelfield.ops.points.cells`), and the far part is smooth.
+The kernel of a causal convolution jumps at offset zero. A smooth step splits it in two. The near part, a few tens of
+training steps, is summed pair by pair (:mod:`kernelfield.ops.points.cells`). The far part is smooth and uses the grid.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ __all__ = ["extent", "fits", "grid_sum", "near_part", "plan_grid"]
 
 #: spacings to try, in training steps
 SPACINGS = (0.5, 0.25, 0.125)
-#: training steps over which the near part of a causal kernel changes into the far part
+#: number of training steps over which the near part of a causal kernel changes into the far part
 TRANSITION = 24.0
-#: offsets at which the interpolated kernel is compared with the kernel itself, by the number of axes
+#: number of offsets at which the interpolated kernel is compared with the exact one, by number of axes
 PROBES = {2: 128, 3: 16}
 
 
 class _Split(NamedTuple):
-    """The transition between the parts of a causal kernel: all is near up to ``begin``, and far from ``end`` on."""
+    """The transition between the parts of a causal kernel, near up to ``begin`` and far beyond ``end``."""
 
     begin: float
     end: float
@@ -59,8 +59,8 @@ def plan_grid(c: PointConv, tolerance: float, span: list[float]) -> GridPlan:
     spacing, error = find_spacing(c, tolerance, span)
     if spacing is None:
         raise ValueError(
-            f"method must be 'auto', 'pairs' or 'cells' for this kernel, got 'grid': interpolated between points "
-            f"{SPACINGS[-1]} training steps apart it has an error of {error:.1e}, above the tolerance"
+            f"method must be 'auto', 'pairs' or 'cells' for this kernel, got 'grid': interpolation between points "
+            f"{SPACINGS[-1]} training steps apart has an error of {error:.1e}, above the tolerance"
         )
     return GridPlan(tuple(span), tuple(c.size.tolist()), spacing, tolerance)
 
@@ -70,8 +70,8 @@ def grid_sum(c: PointConv, plan: GridPlan, cells: CellPlan | None = None) -> Ten
 
     Args:
         c: the convolution.
-        plan: the grid, which must hold all points.
-        cells: sizes of the search for the near part of a causal kernel; None to measure them.
+        plan: the grid, which must contain all points.
+        cells: sizes of the search for the near part of a causal kernel; measured if None.
     """
     split = _split(plan.spacing, plan.tolerance) if c.causal else None
     y = _far(c, plan, split)
@@ -102,7 +102,7 @@ def fits(c: PointConv, span: tuple[float, ...] | None) -> Tensor:
 
 @torch.no_grad()
 def extent(c: PointConv) -> list[float]:
-    """Return the largest difference of coordinates within a sample, points and queries, along each axis."""
+    """Return the largest difference of coordinates of a sample's points and queries, along each axis."""
     low, high = _bounds(c)
     span: list[float] = (high - low).amax(dim=0).clamp(min=0).tolist()
     if not all(map(math.isfinite, span)):
@@ -121,7 +121,7 @@ def _bounds(c: PointConv) -> tuple[Tensor, Tensor]:
 
 
 def _split(spacing: float, tolerance: float) -> _Split:
-    # No stencil of a later point reaches the far part, so the future has no effect at all.
+    # The stencil of a later point never reaches the far part, so the future has no effect at all.
     begin = spacing * window_points(tolerance)
     return _Split(begin, begin + TRANSITION)
 
@@ -130,8 +130,8 @@ def _split(spacing: float, tolerance: float) -> _Split:
 def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[float | None, float]:
     """Return the largest spacing at which the window interpolates the kernel, or None, and the last error.
 
-    The interpolated kernel is compared with the kernel itself: on a line at all midpoints between grid points, so that
-    no jump is missed, otherwise at a few offsets.
+    The interpolated kernel is compared with the exact one: on a line at all midpoints between grid points, so that no
+    jump is missed, otherwise at a few offsets.
     """
     error = math.inf
     for spacing in SPACINGS:
@@ -140,7 +140,7 @@ def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[flo
         sums = torch.zeros(3, dtype=torch.float64)  # squares of errors, of rounding and of the kernel
         for at in _probes(c, span, spacing, tolerance, cut=cut):
             exact = _sampled(c, at, split)
-            # Values of a kernel with high frequencies have rounding errors. An offset one digit away shows their size.
+            # Kernels with high frequencies have rounding errors. Their values one digit away show the size of these.
             moved = _sampled(c, at * (1 + torch.finfo(exact.dtype).eps), split)
             found = _interpolated(c, at, spacing, tolerance, split, cut=cut)
             sums += torch.stack([d.double().square().mean().cpu() for d in (found - exact, moved - exact, exact)])
@@ -151,7 +151,7 @@ def find_spacing(c: PointConv, tolerance: float, span: list[float]) -> tuple[flo
 
 
 def _probes(c: PointConv, span: list[float], spacing: float, tolerance: float, *, cut: bool) -> Iterator[Tensor]:
-    """Yield (probes, dim) offsets in training steps at which to compare the interpolated kernel with itself."""
+    """Yield (probes, dim) offsets in training steps at which to compare the interpolated kernel with the exact one."""
     dim, n = c.coords.shape[-1], window_points(tolerance)
     reach = [min(size, length + n * spacing) for size, length in zip(c.size.tolist(), span, strict=True)]
     if dim == 1:
@@ -159,7 +159,7 @@ def _probes(c: PointConv, span: list[float], spacing: float, tolerance: float, *
         middle = (torch.arange(0 if c.causal else -most, most).to(c.size) + 0.5) * spacing
         yield from middle.unsqueeze(-1).split(max(1, chunk_values("cpu") // c.values))
         return
-    # Golden ratios: offsets without a pattern, and without drawing random numbers.
+    # Multiples of golden ratios give offsets without a pattern, and without drawing random numbers.
     phi = {2: 1.3247179572, 3: 1.2207440846}[dim]
     number = torch.arange(1, PROBES[dim] + 1, dtype=torch.float64).unsqueeze(-1)
     unit = ((number * torch.tensor([phi ** -(axis + 1) for axis in range(dim)], dtype=torch.float64)) % 1).to(c.size)
@@ -201,7 +201,7 @@ def _far(c: PointConv, plan: GridPlan, split: _Split | None) -> Tensor:
     shared = c.coords.shape[0] == c.at.shape[0] == 1 and c.mask is None
     grids = 1 if shared else batch
     points = [math.ceil(length / spacing) + n + 1 for length in span]
-    # The origin is a multiple of the spacing: points on a coarse grid lie on the fine one.
+    # The origin is a multiple of the spacing, so points on a coarse grid also lie on the fine one.
     low = (_bounds(c)[0].detach() / spacing).floor() * spacing if c.mask is None else _low_of_seen(c, spacing)
     low = (low - (n // 2 - 1) * spacing).expand(grids, dim).unsqueeze(1)
     count = (grids, *points)
@@ -248,10 +248,10 @@ def _low_of_seen(c: PointConv, spacing: float) -> Tensor:
 def _kernel(c: PointConv, points: list[int], plan: GridPlan, split: _Split | None) -> Tensor:
     """Return the kernel at all offsets between grid points, (out, in / groups, *points)."""
     span, size, spacing, _ = plan
-    # Offsets beyond the reach meet no pair unless the points extend further.
+    # Offsets beyond the reach matter only if the points extend further.
     cut = any(a >= b for a, b in zip(span, size, strict=True))
     most = [min(n - 1, math.ceil(reach / spacing) - 1) if cut else n - 1 for n, reach in zip(points, size, strict=True)]
-    where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made on the device: nothing is copied
+    where: dict[str, Any] = {"dtype": c.size.dtype, "device": c.size.device}  # made on the device, without a copy
     lines = [torch.arange(0 if c.causal else -m, m + 1, **where) * spacing for m in most]
     offsets = torch.cartesian_prod(*lines).view(-1, len(lines))
     step = max(1, chunk_values(c.x.device.type) // c.values)

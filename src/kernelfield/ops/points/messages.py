@@ -1,4 +1,4 @@
-"""Message passing along edges: from the values at sources to values at targets (chapter 4)."""
+"""Message passing along edges, from values at sources to values at targets (chapter 4)."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = ["aggregate", "pass_messages"]
 
 REDUCTIONS = ("mean", "max", "sum")
-#: values of messages held at once, without gradients and in training (larger ones are recomputed in the backward pass).
-#: On a CPU, blocks above 32 MiB are allocated anew each time, page by page
+#: numbers of values of messages in memory, without gradients and in training, where more are recomputed in the backward
+#: pass. On a CPU, blocks above 32 MiB get new pages at each allocation
 CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
 
 
@@ -33,13 +33,13 @@ def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -
     """Return, for each target, the mean, maximum or sum of the messages on the edges that end there.
 
     Args:
-        messages: (batch, edges, channels).
-        edges: the edge of each message, and whether it is valid.
+        messages: (batch, edges, channels) messages.
+        edges: the edge of each message.
         size: number of targets.
         reduce: "mean", "max" or "sum".
 
     Returns:
-        (batch, size, channels); zero where no edge ends.
+        (batch, size, channels) values; zero for targets at which no edge ends.
 
     >>> from kernelfield.ops import Edges
     >>> edges = Edges(torch.tensor([[0, 1, 2]]), torch.tensor([[0, 0, 1]]), torch.tensor([[True, True, False]]))
@@ -78,20 +78,20 @@ def pass_messages(
 
     .. math:: y_i = \bigoplus_{j \to i} \mathrm{message}(x_j,\, c_i - c_j)
 
-    Messages are computed in chunks of edges. If there are several, the backward pass recomputes them, so memory is
-    linear in points and nodes, however large the messages are.
+    Messages are computed in chunks of edges. If there are several chunks, the backward pass recomputes them, so memory
+    is linear in points and nodes, however large the messages are.
 
     Args:
         values: (batch, sources, in) values, or None for messages that depend on offsets alone.
         sources: (batch or 1, sources, dim) coordinates.
         targets: (batch or 1, targets, dim) coordinates.
-        edges: from sources to targets.
-        message: maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages.
+        edges: edges from sources to targets.
+        message: function that maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages.
         channels: number of channels of the messages.
         reduce: "mean", "max" or "sum".
 
     Returns:
-        (batch, targets, channels) values; zero where no edge ends.
+        (batch, targets, channels) values; zero for targets at which no edge ends.
 
     >>> from kernelfield.ops import bilateral_edges
     >>> cloud = torch.tensor([[[-1.0], [0.5]]])
@@ -125,7 +125,7 @@ def pass_messages(
     for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
         some = type(edges)(source, target, valid)
         parts.append(recompute(part, values, some))
-        if len(parts) == 2:  # one at a time, since each is as large as the result
+        if len(parts) == 2:  # added at once, since each part is as large as the result
             one, other = parts
             parts = [torch.maximum(one, other) if reduce == "max" else one + other]
     return _finished(parts[0], edges, reduce)
@@ -144,7 +144,7 @@ def _flat(index: Tensor, size: int) -> Tensor:
 
 
 def _reduced(messages: Tensor, edges: Edges, size: int, reduce: str) -> Tensor:
-    """Return the (batch, size, channels) sums; or maxima, which are minus infinity without a message."""
+    """Return the (batch, size, channels) sums, or maxima, which are minus infinity for targets without a message."""
     batch, channels = messages.shape[0], messages.shape[-1]
     if messages.dtype in (torch.bfloat16, torch.float16):
         messages = messages.float()  # long sums lose too much precision in bfloat16

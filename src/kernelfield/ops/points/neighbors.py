@@ -1,4 +1,4 @@
-"""Exact nearest neighbours between two clouds, and between a cloud and a regular grid."""
+"""Exact nearest neighbours of points in another cloud or in a regular grid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Edges", "bilateral_edges", "nearest", "nearest_nodes"]
 
-#: distances held at once
+#: number of distances in memory at once
 CHUNK_VALUES = 1 << 24
 #: number of distances above which cell lists are faster than computing all of them, by device
 FEWEST_FOR_CELLS = {"cpu": 1 << 22, "cuda": 1 << 29}
@@ -37,12 +37,12 @@ _END = PerAxis(FINITE, "shape")
 
 
 class Edges(NamedTuple):
-    """Edges from points to the nodes of a grid, or back; one row per sample.
+    """Edges from points to the nodes of a grid or back, one row per sample.
 
     Args:
-        source: (batch, edges) index of the element where each edge begins.
-        target: (batch, edges) index of the element where it ends.
-        valid: (batch, edges) whether it is an edge or padding.
+        source: (batch, edges) index of the point or node at which each edge begins.
+        target: (batch, edges) index of the node or point at which each edge ends.
+        valid: (batch, edges), True for edges, False for padding.
 
     >>> edges = Edges(torch.tensor([[0, 1]]), torch.tensor([[7, 7]]), torch.tensor([[True, True]]))
     >>> edges.reversed().source
@@ -64,19 +64,19 @@ def nearest(
 ) -> tuple[Tensor, Tensor]:
     r"""Return, for each query, the ``count`` nearest points, the nearest first.
 
-    Ties are broken arbitrarily. Memory is linear in queries and points: all distances are computed
-    in chunks, or only those to the points in cells around the query (:mod:`kernelfield.ops.points.cell_list`), which
-    takes time linear in their number for clouds that fill a space or a surface evenly.
+    Ties are broken arbitrarily. Memory is linear in queries and points. All distances are computed in chunks, or only
+    those to the points in cells around each query (:mod:`kernelfield.ops.points.cell_list`). The latter takes time
+    linear in the number of points for clouds that fill a space or a surface evenly.
 
     Args:
         queries: (batch or 1, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
         count: number of neighbours; at most as many as there are points.
-        mask: (batch, points) true for points, false for padding.
+        mask: (batch, points), True for points, False for padding.
         method: "all" distances, "cells", or "auto" for the faster of the two.
 
     Returns:
-        (batch, queries, count) indices of points, and the squares of their distances, infinite where a sample has
+        (batch, queries, count) indices of points and squares of their distances, which are infinite if a sample has
         fewer points than ``count``.
 
     >>> points = torch.tensor([[[0.0, 0.0], [1.0, 0.0], [3.0, 0.0]]])
@@ -89,7 +89,7 @@ def nearest(
     if not is_symbolic(points.shape[1]):  # a dynamic number of points is assumed to suffice
         count = min(count, points.shape[1])
     with torch.no_grad():
-        # Points that differ in half precision may have equal squared distances in it.
+        # In half precision, different points may have equal squared distances.
         queries, points = (c.float() if c.dtype in (torch.float16, torch.bfloat16) else c for c in (queries, points))
         queries = queries.expand(points.shape[0], -1, -1)
         seen = torch.ones(points.shape[:2], dtype=torch.bool, device=points.device) if mask is None else mask
@@ -108,7 +108,7 @@ def nearest(
 
 
 def _all_distances(queries: Tensor, points: Tensor, seen: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    # Axis by axis: a tensor of all offsets would be ``dim`` times as large.
+    # Axis by axis, because a tensor of all offsets would be ``dim`` times as large.
     squared = queries.new_zeros(())
     for q, p in zip(queries.unbind(-1), points.unbind(-1), strict=True):
         squared = squared + (q.unsqueeze(2) - p.unsqueeze(1)).square()
@@ -127,10 +127,10 @@ def nearest_nodes(
 ) -> Tensor:
     r"""Return, for each point, the ``count`` nearest nodes of a regular grid, in time independent of the grid's size.
 
-    Along each axis the nodes nearest to a point follow from its coordinate. If :math:`i_d` is the rank of a
-    node along axis d, the nearest being 1, then all :math:`\prod_d i_d` nodes whose ranks are no larger are no farther
-    away. So the ``count`` nearest nodes all have :math:`\prod_d i_d \le \mathrm{count}`; for 9 neighbours in space, 44
-    nodes do.
+    Along each axis, the coordinate of a point determines its nearest nodes. Let :math:`i_d` be the rank of a node along
+    axis d, where the nearest has rank 1. All :math:`\prod_d i_d` nodes whose ranks are not larger are at most as far
+    away. The ``count`` nearest nodes therefore have :math:`\prod_d i_d \le \mathrm{count}`. For 9 neighbours in space,
+    44 nodes satisfy this.
 
     Args:
         points: (batch, points, dim) coordinates, inside the grid or not.
@@ -184,9 +184,9 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
     """Return the ``count`` nodes of one axis nearest to each x, in order, and the squares of their distances."""
     spacing = (high - low) / (size - 1) if size > 1 else 1.0
     first = low if size > 1 else (low + high) / 2
-    # Two more than needed, since rounding may have moved the window by one.
+    # The window has two nodes more than needed, since rounding may have moved it by one.
     width = min(count + 2, size)
-    # NaN, which the host cannot see on a GPU, must not become an index.
+    # NaN, which is not checked on a GPU, must not become an index.
     start = torch.ceil((x - first) / spacing - width / 2).nan_to_num(nan=0.0).clamp(0, size - width)
     node = start.unsqueeze(-1) + torch.arange(width, dtype=x.dtype, device=x.device)
     far, order = (x.unsqueeze(-1) - (first + spacing * node)).square().sort(dim=-1, stable=True)
@@ -195,12 +195,12 @@ def _axis_ranks(x: Tensor, size: int, low: float, high: float, count: int) -> tu
 
 @graph_cache(32)
 def _ranks(largest: tuple[int, ...], most: int, device: torch.device) -> Tensor:
-    """Return :func:`_low_products` on a device, cached: a copy at every call would wait for the device."""
+    """Return :func:`_low_products` on a device, cached because a copy at every call would wait for the device."""
     return torch.tensor(_low_products(largest, most), device=device)
 
 
 def _low_products(largest: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
-    """Return all tuples of ranks, counted from 0, whose product counted from 1 is at most ``most``.
+    """Return all tuples of ranks i, counted from 0, with Π (i + 1) of at most ``most``.
 
     >>> _low_products((2, 2), 2)
     [(0, 0), (0, 1), (1, 0)]
@@ -226,22 +226,23 @@ def bilateral_edges(
     mask: Tensor | None = None,
     method: str = "auto",
 ) -> Edges:
-    r"""Connect a cloud with a grid: every node with its k nearest points, every point with its k nearest nodes.
+    r"""Connect every node of a grid with its k nearest points, and every point with its k nearest nodes.
 
     This is the connectivity of chapter 4, section 2.5.2: the union of both sets of edges. Every point and every node
-    has at least k edges, and at most 2k **on average**. A single node that is near to many points may have more.
+    has at least k edges, and at most 2k **on average** over points and nodes. A single node that is near to many points
+    may have more.
 
     Args:
         points: (batch, points, dim) coordinates.
         shape: nodes of the grid along each axis.
-        neighbors: k; a sample with fewer points, or a grid with fewer nodes, connects all of them.
+        neighbors: number k of neighbours; if a sample has fewer points, or a grid fewer nodes, all of them.
         low: first node along each axis.
         high: last node along each axis.
-        mask: (batch, points) true for points, false for padding.
+        mask: (batch, points), True for points, False for padding.
         method: how to find the nearest points of the nodes; see :func:`nearest`.
 
     Returns:
-        Edges from points to nodes, in the order of nodes, then of points.
+        Edges from points to nodes, ordered by node and then by point.
 
     >>> edges = bilateral_edges(torch.tensor([[[-1.0], [-0.9], [1.0]]]), (2,), 1)
     >>> torch.stack([edges.source, edges.target])[:, edges.valid]
@@ -256,7 +257,7 @@ def bilateral_edges(
     nodes = math.prod(sizes)
     with torch.no_grad():
         if mask is not None:
-            points = torch.where(mask.unsqueeze(-1), points, 0.0)  # padding may be anything, NaN included
+            points = torch.where(mask.unsqueeze(-1), points, 0.0)  # padding may have any coordinates, even NaN
         grid = box_grid(sizes, low, high, dtype=points.dtype, device=points.device).flatten(0, -2)
         from_points, squared = nearest(grid.unsqueeze(0), points, neighbors, mask=mask, method=method)
         to_nodes = nearest_nodes(points, sizes, neighbors, low=low, high=high)
@@ -264,7 +265,7 @@ def bilateral_edges(
         point = torch.arange(count, device=points.device).view(1, -1, 1)
         first = node * count + from_points
         second = to_nodes * count + point
-        none = nodes * count  # sorts behind every edge
+        none = nodes * count  # larger than the key of any edge
         if mask is not None:
             first = torch.where(squared.isfinite(), first, none)
             second = torch.where(mask.unsqueeze(-1), second, none)

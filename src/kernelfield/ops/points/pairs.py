@@ -1,4 +1,4 @@
-"""Convolution between points, pair by pair: the readable reference, and the method for few points."""
+"""Convolution between points by a sum over pairs: the readable reference, and the method for few points."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def all_pairs(c: PointConv) -> Tensor:
     def block(signals: Tensor, queries: Tensor) -> Tensor:
         offsets = (queries.unsqueeze(2) - c.coords.unsqueeze(1)) / c.size  # (batch or 1, queries, points, dim)
         values = c.sample(offsets, c.meets(offsets))
-        # Do not repeat offsets that all samples share.
+        # Offsets that all samples share are not repeated.
         shared, values = ("", values.squeeze(0)) if values.shape[0] == 1 else ("b", values)
         return torch.einsum(f"{shared}qngoi,bgin->bgoq", values, signals).flatten(1, 2)
 
@@ -37,7 +37,7 @@ def all_pairs(c: PointConv) -> Tensor:
 def nearest_pairs(c: PointConv, neighbors: int) -> Tensor:
     """Return the sum over the nearest points of each query, (batch, out, queries).
 
-    The neighbours are found first, and only once: the backward pass does not search again.
+    The neighbours are found first and only once; the backward pass does not search again.
     """
     batch = c.x.shape[0]
     # A depthwise convolution reads one contiguous row of all channels per neighbour.
@@ -56,7 +56,7 @@ def nearest_pairs(c: PointConv, neighbors: int) -> Tensor:
         values = c.sample(offsets, meets)
         index = index.expand(batch, -1, -1)
         if rows:
-            # Concatenate the rows of all samples: their gradient is then added row by row, without sorting the index.
+            # The rows of all samples are concatenated, so gradients are added row by row, without sorting the index.
             sample = torch.arange(batch, device=c.x.device).view(-1, 1, 1)
             met = signals.flatten(0, 1).index_select(0, (index + sample * signals.shape[1]).flatten())
             return (values[..., 0, 0] * met.unflatten(0, index.shape)).sum(dim=2).mT

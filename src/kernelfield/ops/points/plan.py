@@ -1,4 +1,4 @@
-"""Plans of convolutions between points: everything that depends on where the points are, as plain numbers."""
+"""Plans of convolutions between points: Python numbers for all sizes that depend on the coordinates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class CellPlan(NamedTuple):
     """Sizes of a search for pairs within reach.
 
     Attributes:
-        per_axis: cells along each axis.
+        per_axis: number of cells along each axis.
         per_range: largest number of points in one row of cells that a query searches.
     """
 
@@ -38,9 +38,9 @@ class GridPlan(NamedTuple):
 class PointPlan(NamedTuple):
     """A method for convolutions between points and its sizes, measured once by :func:`kernelfield.ops.plan_points`.
 
-    With a plan the host never waits for the device, and shapes depend on the numbers of points and queries alone. So a
-    convolution can be compiled, exported and captured as a CUDA graph. Outputs of samples whose points do not fit into
-    the plan are NaN.
+    With a plan the host never waits for the device, and shapes depend only on the numbers of points and queries. The
+    convolution can therefore be compiled, exported and captured as a CUDA graph. Outputs of samples whose points do not
+    fit into the plan are NaN.
 
     Attributes:
         method: "pairs", "cells" or "grid".

@@ -79,13 +79,13 @@ def point_conv(
             there, and outputs gathered by the same window
     ======= ================================================================= ===================== ==================
 
-    Memory is linear in the number of points: large intermediate tensors are computed in chunks, which the backward pass
-    computes again.
+    Memory is linear in the number of points: large intermediate tensors are computed in chunks, and again in the
+    backward pass.
 
     Args:
-        x: (batch, in, points) values, already weighted by whatever measure and mask apply.
-        coords: (batch or 1, points, dim) coordinates in training steps. A NaN or an infinity is an error on a CPU; on a
-            GPU, where the host does not wait, and in a graph the outputs of its sample are NaN.
+        x: (batch, in, points) values, already weighted by measure and mask.
+        coords: (batch or 1, points, dim) coordinates in training steps. On a CPU, NaN or infinity is an error. On a
+            GPU, where the host does not wait, and in a graph, the outputs of the sample are NaN.
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, out · in / groups) values.
         size: (dim,) reach in training steps; points further apart along any axis do not interact.
         out_channels: number of output channels.
@@ -93,17 +93,17 @@ def point_conv(
         causal: whether an output depends only on points at or before its own time; dim 1 only. Outputs before the first
             point are zero.
         neighbors: number of nearest points to sum over, the point itself included; None for all. Computed pair by pair.
-        mask: (batch, points) true for points, false for padding. Padding has zero values and any coordinates, and is
-            never a neighbour.
-        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
+        mask: (batch, points), True for points, False for padding. Padding must have zero values, may have any
+            coordinates, and is never a neighbour.
+        hidden: number of intermediate values of the kernel for one offset, if it is larger than that of the results.
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
-        method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost. "grid" is an error for
-            a kernel that the window cannot interpolate; "auto" then takes another. Compiled and exported graphs use
-            "pairs" unless there is a plan.
+        method: "pairs", "cells", "grid", or "auto" for the method with the smallest estimated cost. "grid" is an error
+            for a kernel that the window cannot interpolate; "auto" then takes another method. Compiled and exported
+            graphs use "pairs" unless there is a plan.
         tolerance: error of the method "grid", relative to the root mean square of the kernel.
         pairs: function that returns the sum over all pairs at a lower cost than ``kernel``; used by "pairs".
-        plan: how to convolve, from :func:`plan_points`, in place of ``method`` and ``tolerance``. The host does not
-            wait for the device. Samples that do not fit into the plan get NaN.
+        plan: a plan of :func:`plan_points`, in place of ``method`` and ``tolerance``. The host then does not wait for
+            the device, and samples that do not fit into the plan get NaN.
 
     Returns:
         (batch, out, queries) values.
@@ -144,7 +144,7 @@ def point_conv(
 
 
 def _check(c: PointConv) -> PointConv:
-    """Check what several arguments must have in common; return them with finite coordinates of padding."""
+    """Check that the arguments fit together; return them with finite coordinates of padding."""
     if c.x.shape[1] % c.groups or c.out_channels % c.groups:
         raise ValueError(
             f"groups must divide the {c.x.shape[1]} channels of x and out_channels={c.out_channels}, got {c.groups}"
@@ -213,14 +213,14 @@ def plan_points(
         in_channels: number of input channels.
         out_channels: number of output channels.
         groups: number of groups of channels.
-        causal: whether outputs depend on no later point.
-        mask: (batch, points) true for points, false for padding.
-        hidden: values that the kernel holds at once for one offset.
+        causal: whether outputs depend only on points at or before their own time.
+        mask: (batch, points), True for points, False for padding.
+        hidden: number of intermediate values of the kernel for one offset.
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
-        method: "pairs", "cells", "grid", or "auto" for the one with the smallest estimated cost.
+        method: "pairs", "cells", "grid", or "auto" for the method with the smallest estimated cost.
         tolerance: error of the method "grid".
-        slack: factor by which later points may be denser than these, and may extend further (up to ``size``, unless
-            these extend beyond it).
+        slack: factor by which later points may be denser and may extend further than these. Points that extend less
+            than ``size`` get room up to ``size`` at most.
 
     Returns:
         A plan for :func:`point_conv`, for any number of points.
@@ -249,7 +249,7 @@ def plan_points(
     if method == "cells":
         extent(c)  # an error if coordinates are not finite
         return PointPlan("cells", cells=plan_cells(c, slack))
-    # A kernel that is longer than the points extend is smooth; one that is cut at its end may not be.
+    # A kernel that reaches beyond the extent of the points is smooth there; one that is cut at its end may not be.
     span = [
         min(slack * length, reach * (1 - 1e-6)) if length < reach else slack * length
         for length, reach in zip(extent(c), size.tolist(), strict=True)
@@ -273,8 +273,9 @@ def point_sums(
 
     .. math:: y_{ch}(t_i) = \sum_j k_h\big((t_i - t_j) / \mathrm{size}\big)\, x_c(t_j)
 
-    A dense convolution whose kernels are linear in H features of the offset, :math:`k_{oc} = \sum_h W_{och} \phi_h`, is
-    this convolution with the features, then one product with W: C · H instead of C · O values for every pair of points.
+    Let the kernels of a dense convolution be linear in H features of the offset, :math:`k_{oc} = \sum_h W_{och}
+    \phi_h`. The convolution is then this one with the features, followed by a product with W. It needs C · H instead of
+    C · O values for every pair of points.
 
     Args:
         x: (batch, in, points) values.
@@ -282,7 +283,7 @@ def point_sums(
         kernel: maps (…, dim) offsets in (-1, 1)^dim to (…, kernels) values.
         size: (dim,) reach in training steps.
         causal: whether a point depends only on points at or before its own time; dim 1 only.
-        hidden: values that the kernel holds at once for one offset, if they are more than it returns.
+        hidden: number of intermediate values of the kernel for one offset, if it is larger than that of the results.
         at: (batch or 1, queries, dim) coordinates of the outputs; those of the points if not given.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Edges between a grid and positions where a cloud has no points."""
+"""Edges between a grid and queries at any coordinates."""
 
 from __future__ import annotations
 
@@ -46,23 +46,23 @@ def query_edges(
     r"""Connect queries with a grid as :func:`bilateral_edges` would connect them if they were points of the cloud.
 
     A query is connected with its k nearest nodes, and with every node that would have it among its k nearest points:
-    the query must be nearer to the node than the middle between the node's k-th and next points. So the edges of a
-    query depend on the points and on no other query, and a query at a point has the edges of that point. One exception:
-    if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` connects one of them, and
-    this function connects neither.
+    it must be nearer to the node than the middle between the node's k-th and next points. The edges of a query
+    therefore depend on the points but not on other queries, and a query at a point has the edges of that point. There
+    is one exception: if the k-th and the next point of a node are equally far from it, :func:`bilateral_edges` connects
+    one of them, and this function connects neither.
 
     Args:
         queries: (batch, queries, dim) coordinates.
         points: (batch, points, dim) coordinates.
         shape: nodes of the grid along each axis.
-        neighbors: k.
+        neighbors: number k of neighbours.
         low: first node along each axis.
         high: last node along each axis.
-        mask: (batch, points) true for points, false for padding.
+        mask: (batch, points), True for points, False for padding.
 
     Returns:
-        Edges from queries to nodes, in the order of queries, then of nodes. Compiled graphs and CUDA graphs, whose
-        shapes cannot depend on the data, return all pairs, most of them not valid.
+        Edges from queries to nodes, ordered by query and then by node. Compiled graphs and CUDA graphs, whose shapes
+        cannot depend on the data, return all pairs, most of which are not valid.
 
     >>> from kernelfield.ops import bilateral_edges
     >>> points = torch.tensor([[[-1.0], [-0.9], [1.0]]])
@@ -82,7 +82,7 @@ def query_edges(
         reach = _reach(grid, points, neighbors, mask)
 
         def connected(some: Tensor) -> Tensor:
-            """Return a (batch, queries, nodes) mask of the nodes that some of the queries are connected with."""
+            """Return a (batch, queries, nodes) mask of the nodes with which these queries are connected."""
             squared = points.new_zeros(())
             for q, n in zip(some.unbind(-1), grid.unbind(-1), strict=True):
                 squared = squared + (n - q.unsqueeze(-1)).square()
@@ -98,14 +98,14 @@ def query_edges(
 
 
 def _reach(grid: Tensor, points: Tensor, neighbors: int, mask: Tensor | None) -> Tensor:
-    """Return the squared distance within which each node has k points, (batch, nodes); infinite if it has fewer.
+    """Return the squared distance within which each node has k points, (batch, nodes); infinite if there are fewer.
 
-    It lies in the middle between the k-th and the next point, so that rounding cannot move a point across it.
+    It lies in the middle between the k-th and the next point, so rounding cannot move a point across it.
     """
     batch, count = points.shape[:2]
     seen = torch.ones(batch, count, dtype=torch.bool, device=points.device) if mask is None else mask
-    points = torch.where(seen.unsqueeze(-1), points, 0.0)  # padding may be anything, NaN included
-    # Add a point of padding, so that every cloud has a next point.
+    points = torch.where(seen.unsqueeze(-1), points, 0.0)  # padding may have any coordinates, even NaN
+    # A point of padding is added, so that every cloud has a next point.
     points = torch.cat([points, points.new_zeros(batch, 1, points.shape[-1])], dim=1)
     seen = torch.cat([seen, seen.new_zeros(batch, 1)], dim=1)
     squared = nearest(grid.unsqueeze(0), points, neighbors + 1, mask=seen)[1]
@@ -119,7 +119,7 @@ def _all_pairs(connected: Tensor) -> Edges:
 
 
 def _only_edges(parts: Iterable[Tensor]) -> Edges:
-    """Return the edges of all parts of the queries, each row padded to the longest; the host waits for the device."""
+    """Return the edges of all parts of the queries, with rows padded to the longest; the host waits for the device."""
     found, before, batch = [], 0, 0
     for part in parts:
         sample, query, node = part.nonzero().unbind(-1)

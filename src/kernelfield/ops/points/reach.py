@@ -1,4 +1,4 @@
-"""Pairs of points that lie within the reach of a kernel, found by sorting points into cells."""
+"""Pairs of points within the reach of a kernel, found by sorting points into cells."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidates", "cells_per_axis", "find_candidates"]
 
-#: relative widening of the reach in the search, for rounding; the exact test follows
+#: relative widening of the reach in the search, for rounding; an exact test follows
 SLACK = 1e-5
 #: largest number of cells for each point
 CELLS_PER_POINT = 2
 
 
 class Candidates(NamedTuple):
-    """Points that each query may interact with: ranges in an order of all points.
+    """Points with which each query may interact, as ranges of the sorted points.
 
     Attributes:
         order: (rows,) indices sample · points + point, sorted by cell.
-        start: (queries, ranges) where in ``order`` each range begins.
+        start: (queries, ranges) index in ``order`` at which each range begins.
         length: (queries, ranges) number of points in each range.
     """
 
@@ -38,8 +38,8 @@ class Candidates(NamedTuple):
         """Yield slices of queries, and their pairs as (query within the slice, row of the point).
 
         Args:
-            values: number of values held for one pair.
-            most: number of values held at once.
+            values: number of values for one pair.
+            most: largest number of values in memory at once.
         """
         total = self.length.sum(dim=1).cumsum(0).cpu()  # a single synchronisation for all parts
         begin, before, queries = 0, 0, len(total)
@@ -74,20 +74,20 @@ def find_candidates(
 ) -> Candidates:
     """Return all points within ``reach`` of each query along every axis, and a few more.
 
-    Cells are as wide as the reach, so that a query searches its own cell and the adjacent ones. On a line points are
-    sorted by their coordinate, and a query has one exact range.
+    Cells are as wide as the reach, so a query searches its own cell and the adjacent ones. On a line, points are sorted
+    by coordinate, and a query has one exact range.
 
     Args:
         queries: (batch, queries, dim) coordinates; (queries, dim) if ``sample`` is given.
         points: (batch, points, dim) coordinates.
-        seen: (batch, points) true for points, false for padding; None if all are points.
+        seen: (batch, points), True for points, False for padding; None if all are points.
         reach: (dim,) largest distance along each axis.
-        causal: only points at or before the query; dim 1.
+        causal: whether to return only points at or before the query; needs dim 1.
         sample: (queries,) index of the sample that each query belongs to, in 2 and more dimensions.
         per_axis: cells along each axis, in 2 and more dimensions; by default :func:`cells_per_axis`.
     """
     batch, count = points.shape[:2]
-    dim = len(points.unbind(-1))  # a constant, even in graphs traced for several dimensions
+    dim = len(points.unbind(-1))  # a constant even in graphs that are traced with a symbolic last axis
     reach = reach.to(points.dtype) * (1 + SLACK)
     if seen is None:
         seen = torch.ones(batch, count, dtype=torch.bool, device=points.device)
@@ -111,7 +111,7 @@ def find_candidates(
     first, last = (home[..., -1] - 1).clamp(0, most - 1).long(), (home[..., -1] + 1).clamp(0, most - 1).long()
     starts, lengths = [], []
     for shift in itertools.product((-1, 0, 1), repeat=dim - 1):
-        # Axis by axis: a tensor of shifts would have to be copied to the device.
+        # Axis by axis, because a tensor of shifts would have to be copied to the device.
         cell = torch.stack([home[..., axis] + by for axis, by in enumerate(shift)], dim=-1)
         inside = ((cell >= 0) & (cell < most)).all(dim=-1) & (home[..., -1] >= -1) & (home[..., -1] <= most)
         row = _number(cell.clamp(0, most - 1).long(), most) * most + sample * most**dim
@@ -124,7 +124,7 @@ def find_candidates(
 def _ranges_on_line(queries: Tensor, points: Tensor, seen: Tensor, reach: Tensor, *, causal: bool) -> Candidates:
     line, order = points[..., 0].masked_fill(~seen, torch.inf).sort(dim=1)
     at = queries[..., 0].contiguous()
-    slack = 8 * torch.finfo(at.dtype).eps * (reach + at.abs())  # rounding of the ends; ``reach`` has its own slack
+    slack = 8 * torch.finfo(at.dtype).eps * (reach + at.abs())  # for rounding of the sums below
     begin = torch.searchsorted(line, at - reach - slack)
     end = torch.searchsorted(line, at + (slack if causal else reach + slack), right=True)
     end = torch.minimum(end, seen.sum(dim=1, keepdim=True))

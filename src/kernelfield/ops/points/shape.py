@@ -1,4 +1,4 @@
-"""The arguments of a convolution between points, checked."""
+"""The checked arguments of a convolution between points."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["PointConv"]
 
 
 class PointConv(NamedTuple):
-    """The arguments of :func:`kernelfield.ops.point_conv`, as all methods take them.
+    """The arguments of :func:`kernelfield.ops.point_conv` that all methods take.
 
     Attributes:
         x: (batch, in, points) values.
@@ -23,9 +23,9 @@ class PointConv(NamedTuple):
         size: (dim,) reach.
         out_channels: number of output channels.
         groups: number of groups of channels.
-        causal: whether outputs depend on no later point.
-        mask: (batch, points) true for points, false for padding; None if all are points.
-        hidden: values that the kernel holds at once for one offset.
+        causal: whether outputs depend only on points at or before their own time.
+        mask: (batch, points), True for points, False for padding; None if all are points.
+        hidden: number of intermediate values of the kernel for one offset.
     """
 
     x: Tensor
@@ -46,7 +46,7 @@ class PointConv(NamedTuple):
 
     @property
     def values(self) -> int:
-        """Number of values held for one offset."""
+        """Largest number of values for one offset."""
         return max(self.out_channels * self.fan_in, self.hidden)
 
     def sample(self, offsets: Tensor, meets: Tensor | None = None) -> Tensor:
@@ -54,7 +54,7 @@ class PointConv(NamedTuple):
 
         Args:
             offsets: (…, dim) offsets relative to the reach.
-            meets: (…) mask of those that count. Values of the others are zero, and the result has the dtype of ``x``.
+            meets: (…) mask of offsets that count. Values at others are zero, and the result has the dtype of ``x``.
         """
         values = self.kernel(offsets)
         if values.shape[-1] != self.out_channels * self.fan_in:
@@ -66,6 +66,6 @@ class PointConv(NamedTuple):
         return values.unflatten(-1, (self.groups, self.out_channels // self.groups, self.fan_in))
 
     def meets(self, offsets: Tensor) -> Tensor:
-        """Return a mask of the (…, dim) offsets within the kernel's reach, and not in the future if it is causal."""
+        """Return a mask of the (…, dim) offsets within the kernel's reach and, if it is causal, not in the future."""
         inside = (offsets.abs() < 1).all(dim=-1)
         return inside & (offsets[..., 0] >= 0) if self.causal else inside

@@ -1,11 +1,11 @@
-r"""Spreading values at points to a grid and gathering them from it, by a smooth window.
+r"""Spread values at points to a grid, and gather them from it, by a smooth window.
 
 The window is a sinc under a Kaiser window,
 
 .. math:: w(u) = \mathrm{sinc}(u)\, I_0\big(\beta \sqrt{1 - (2u/n)^2}\big) / I_0(\beta), \qquad |u| < n/2,
 
-for u in grid steps and n points. Interpolation by it has an error of :math:`\varepsilon` for signals up to half of the
-grid's Nyquist frequency if :math:`n \approx (-20 \log_{10} \varepsilon - 8) / (2.285 \pi)` (Kaiser's formula, for a
+for u in grid steps and n points. For signals up to half of the grid's Nyquist frequency, interpolation with it has an
+error of :math:`\varepsilon` if :math:`n \approx (-20 \log_{10} \varepsilon - 8) / (2.285 \pi)` (Kaiser's formula, for a
 transition from half to one and a half of the Nyquist frequency).
 """
 
@@ -25,7 +25,7 @@ __all__ = ["gather", "spread", "stencil", "window_points"]
 
 
 def window_points(tolerance: float) -> int:
-    """Return how many grid points the window needs along an axis, an even number.
+    """Return the number of grid points of the window along an axis, which is even.
 
     >>> window_points(1e-2), window_points(1e-4), window_points(1e-8)
     (8, 12, 24)
@@ -35,7 +35,7 @@ def window_points(tolerance: float) -> int:
 
 
 def _attenuation(tolerance: float) -> float:
-    return 12 - 20 * math.log10(min(tolerance, 0.1))  # in decibels; a quarter of the tolerance for each of two uses
+    return 12 - 20 * math.log10(min(tolerance, 0.1))  # a quarter of the tolerance in decibels, since it is used twice
 
 
 def stencil(at: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
@@ -46,7 +46,7 @@ def stencil(at: Tensor, tolerance: float) -> tuple[Tensor, Tensor]:
         tolerance: error of interpolation, relative to the signal.
 
     Returns:
-        (rows, dim) the first grid point along each axis, and (rows, dim, n) weights, which sum to one along each axis.
+        (rows, dim) first grid points along each axis, and (rows, dim, n) weights, which sum to one along each axis.
     """
     n = window_points(tolerance)
     first = at.detach().floor() - (n // 2 - 1)
@@ -98,7 +98,7 @@ def gather(grid: Tensor, first: Tensor, weights: Tensor, count: tuple[int, ...],
 
 
 def _is_traced() -> bool:
-    """Return whether a compiler or torch.func transforms the call, for which there must be plain operations."""
+    """Return whether a compiler or torch.func transforms the call, which needs plain operations."""
     return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
 
 
@@ -143,7 +143,7 @@ def _lines(weights: Tensor, base: Tensor, axes: tuple[int, ...]) -> Iterator[tup
 
 
 def _traced_spread(x: Tensor, weights: Tensor, base: Tensor, axes: tuple[int, ...], rows: int) -> Tensor:
-    # A compiler differentiates and fuses plain operations; there should be few of them.
+    # A compiler differentiates and fuses plain operations, of which there should be few.
     grid = x.new_zeros(rows, x.shape[1])
     for index, weight in _lines(weights, base, axes):
         grid = grid.index_add(0, index.flatten(), (x.unsqueeze(1) * weight.unsqueeze(-1)).flatten(0, 1))

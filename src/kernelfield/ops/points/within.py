@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["neighbors_within"]
 
-#: relative slack of the test whether a ball lies inside the kernel's reach, for rounding
+#: relative slack, for rounding, of the test whether a ball lies inside the kernel's reach
 SLACK = 1e-4
 
 
@@ -27,10 +27,10 @@ SLACK = 1e-4
 def neighbors_within(c: PointConv, count: int) -> Tensor:
     """Return the ``count`` nearest points within reach of each query, (batch or 1, queries, count) indices.
 
-    A query with fewer points within reach also gets others, or -1: test them with ``c.meets`` and the mask. Memory is
-    linear in the number of points. Time is linear for many points: cell lists find the nearest points, and a query is
-    searched again, among all points within reach, only if its neighbours extend beyond the reach. While a CUDA graph is
-    captured or a graph is traced, all distances are computed.
+    A query with fewer points within reach also gets points out of reach, or -1; test them with ``c.meets`` and the
+    mask. Memory is linear in the number of points. For many points, time is linear too: cell lists find the nearest
+    points, and a query is searched again, among all points within reach, only if its neighbours extend beyond the
+    reach. While a CUDA graph is captured or a graph is traced, all distances are computed.
     """
     if c.coords.dtype in (torch.bfloat16, torch.float16):  # squares of distances would be equal, or infinite
         c = c._replace(coords=c.coords.float(), at=c.at.float(), size=c.size.float())
@@ -39,7 +39,7 @@ def neighbors_within(c: PointConv, count: int) -> Tensor:
     if is_symbolic(points, queries):  # a dynamic number of points is assumed to suffice
         return _all_distances(c, c.at, count)
     count = min(count, points)
-    # A cell list costs as much as all distances to about 32 points for each neighbour.
+    # A cell list costs as much as about 32 distances for each neighbour.
     few = points < 32 * count or samples * points * queries < FEWEST_FOR_CELLS.get(c.x.device.type, 1 << 29)
     if few or c.causal or torch.compiler.is_compiling() or capturing():
         step = points_per_chunk(c.at, samples * points)
@@ -59,7 +59,7 @@ def _all_distances(c: PointConv, queries: Tensor, count: int) -> Tensor:
     """Return the nearest points within reach of (batch or 1, queries, dim) queries, by all distances."""
     squared = queries.new_zeros(())
     inside = None if c.mask is None else c.mask.unsqueeze(1)
-    # Axis by axis: a tensor of all offsets would be ``dim`` times as large.
+    # Axis by axis, because a tensor of all offsets would be ``dim`` times as large.
     for q, p, size in zip(queries.unbind(-1), c.coords.unbind(-1), c.size.unbind(), strict=True):
         offset = (q.unsqueeze(2) - p.unsqueeze(1)) / size
         near = c.meets(offset.unsqueeze(-1))
@@ -74,7 +74,7 @@ def _in_cells(c: PointConv, coords: Tensor, queries: Tensor, sample: Tensor, cou
     points = coords.shape[1]
     index = torch.full((len(queries), count), -1, dtype=torch.long, device=queries.device)
     candidates = find_candidates(queries, coords, c.mask, c.size, causal=c.causal, sample=sample)
-    # Half of the usual chunk: rows of unequal length are padded.
+    # Half of the usual chunk, because rows of unequal length are padded.
     for some, which, row in candidates.parts(queries.shape[-1], chunk_values(queries.device.type) // 2):
         offsets = (queries[some][which] - coords.flatten(0, 1)[row]) / c.size
         squared = (offsets * c.size).square().sum(dim=-1).masked_fill(~c.meets(offsets), math.inf)

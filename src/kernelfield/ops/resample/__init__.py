@@ -1,6 +1,6 @@
 """Resampling in the frequency domain (chapter 6, section 2.4.2).
 
-Short axes are multiplied by a matrix (``matrix.py``), long ones go through two FFTs (``fft.py``).
+Short axes are multiplied by a matrix (``matrix.py``); long axes take two FFTs (``fft.py``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__ = ["apply_along", "resample", "resample_matrix", "resample_reference"]
 
-#: up to this many samples a product with a matrix is faster than two FFTs
+#: largest number of samples for which a product with a matrix is faster than two FFTs
 MATRIX_UP_TO = 128
 
 
@@ -30,16 +30,16 @@ MATRIX_UP_TO = 128
 def resample(x: Tensor, size: int | Sequence[int], *, window: Sequence[Tensor | None] | None = None) -> Tensor:
     r"""Resample ``x`` to ``size`` samples per axis by cropping or padding its spectrum.
 
-    The samples cover one period, sample s of N at s/N. The result is exact for signals that both grids can represent.
-    Sampling down removes the frequencies that the new grid cannot represent, so nothing is aliased.
+    The samples cover one period; sample s of N lies at s/N. The result is exact for signals that both grids can
+    represent. Downsampling removes the frequencies that the new grid cannot represent, so there is no aliasing.
 
     .. math:: y = \tfrac{M}{N}\, \mathcal{F}^{-1}_M\big[\mathrm{crop\ or\ pad}\; m \cdot \mathcal{F}_N[x]\big]
 
     Args:
         x: (…, \*space) signal; the last ``len(size)`` axes are resampled.
         size: new length of the last axis, or of the last axes.
-        window: factors m of the spectrum for each of these axes: values at the frequencies 0, 1, … of at least the
-            shorter grid, (min(M, N) // 2 + 1,), or None.
+        window: factors m of the spectrum for each of these axes, or None. They are values at the frequencies 0, 1, … of
+            the shorter grid, at least (min(M, N) // 2 + 1,).
 
     Returns:
         (…, \*size) signal.

@@ -15,9 +15,9 @@ __all__ = ["resample_axis"]
 
 
 def resample_axis(x: Tensor, axis: int, new: int, window: Tensor | None) -> Tensor:
-    """Resample one axis to ``new`` samples; ``window`` as in :func:`~kernelfield.ops.resample`."""
+    """Resample one axis to ``new`` samples; ``window`` is that of :func:`~kernelfield.ops.resample`."""
     plain = type(x) is Tensor and not torch.compiler.is_compiling()
-    if plain and x.numel() == 0:  # libraries refuse to transform an empty batch
+    if plain and x.numel() == 0:  # libraries reject empty batches
         return x.index_select(axis, torch.zeros(new, dtype=torch.long, device=x.device))
     if plain and torch.is_grad_enabled() and not torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return _Resample.apply(x, axis, new, window)
@@ -41,12 +41,12 @@ def _weight(x: Tensor, bins: int, old: int, new: int, window: Tensor | None) -> 
 
 
 def _along_axis(weight: Tensor, axis: int, spectrum: Tensor) -> Tensor:
-    # In the spectrum's dtype: a product of complex and real numbers takes twice the time.
+    # In the spectrum's dtype, because a product of complex and real numbers takes twice the time.
     return weight.to(spectrum.dtype).view(-1, *(1,) * (spectrum.dim() - 1 - axis % spectrum.dim()))
 
 
 class _Resample(torch.autograd.Function):
-    r"""Resampling whose gradient is a resampling back to the old grid: two transforms, where autograd would take four.
+    r"""Resampling whose gradient is a resampling back to the old grid, by two transforms instead of autograd's four.
 
     .. math:: \bar x_j = \tfrac1N \sum_k c_k m_k \sum_i \cos\big(2\pi k (j/N - i/M)\big)\, \bar y_i, \qquad
         \bar m_k = \tfrac{c_k}{N}\, \mathrm{Re}\, \overline{\mathcal{F}_N[x]_k}\, \mathcal{F}_M[\bar y]_k
@@ -72,7 +72,7 @@ class _Resample(torch.autograd.Function):
         given = torch.fft.rfft(grad.to(working_dtype(x)), dim=axis).narrow(axis, 0, bins)
         grad_x = grad_window = None
         if spectrum is not None:
-            # Sum real and imaginary parts last: adding them in pairs first is far slower.
+            # Real and imaginary parts are added last, because adding them in pairs first is far slower.
             axes = [d for d in range(x.dim()) if d != axis % x.dim()]
             products = torch.view_as_real(spectrum) * torch.view_as_real(given)
             products = (products.sum(dim=axes) if axes else products).sum(dim=-1)

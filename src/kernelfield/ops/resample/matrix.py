@@ -1,4 +1,4 @@
-"""Resampling of an axis as a product with a matrix. Its two lengths may be tensors on a device."""
+"""Resampling of an axis as a product with a matrix, for lengths that may be tensors on a device."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ __all__ = ["apply_along", "multiplicity", "resample_matrix"]
 def multiplicity(bins: int, old: int | Tensor, new: int | Tensor, device: torch.device) -> Tensor:
     """Return the multiplicity of each bin of a real spectrum, (bins,).
 
-    A bin counts twice, for f and -f. Frequency zero counts once, and so does the last bin of an even grid, which holds
-    both signs, unless sampling down brings the two together there.
+    A bin counts twice, for f and -f. Frequency zero counts once. So does the last bin of an even grid, which contains
+    both signs, unless downsampling has brought two separate ones together there.
     """
     k = torch.arange(bins, device=device)
     least = torch.minimum(old, new) if isinstance(old, Tensor) and isinstance(new, Tensor) else _least(old, new)
@@ -35,20 +35,20 @@ def _least(old: int | Tensor, new: int | Tensor) -> int | Tensor:
 def resample_matrix(
     old: int | Tensor, new: int | Tensor, rows: int, columns: int, *, window: Tensor | None = None, like: Tensor
 ) -> Tensor:
-    r"""Return the matrix by which :func:`resample` multiplies an axis of ``old`` samples to get ``new`` ones.
+    r"""Return the matrix by which :func:`resample` multiplies an axis of ``old`` samples to get ``new`` samples.
 
     .. math:: A_{ij} = \tfrac1N \sum_k c_k m_k \cos\big(2\pi k (i/M - j/N)\big), \qquad c_k \in \{0, 1, 2\}
 
     The two lengths may be integer tensors on a device. The shape is then fixed, rows and columns beyond the lengths are
-    zero, and nothing waits for the device.
+    zero, and the host does not wait for the device.
 
     Args:
-        old: samples N before.
-        new: samples M after.
+        old: number N of samples before.
+        new: number M of samples after.
         rows: number of rows, at least ``new``.
         columns: number of columns, at least ``old``.
         window: values m_k at the frequencies 0, 1, …, min(rows, columns) // 2, at least.
-        like: a tensor of the wanted dtype and device; half precision is computed in float32 first.
+        like: a tensor with the dtype and device of the result; a result in half precision is computed in float32.
     """
     dtype, device = working_dtype(like), like.device
     bins = min(rows, columns) // 2 + 1
@@ -62,7 +62,7 @@ def resample_matrix(
 
 
 def _is_plain(x: Tensor) -> bool:
-    """Return whether tensors made for ``x`` may be cached: not those of a tracer or of inference mode."""
+    """Return whether tensors made for ``x`` may be cached, unlike those of a tracer or of inference mode."""
     return type(x) in (Tensor, torch.nn.Parameter) and not (
         torch.compiler.is_compiling() or torch.is_inference_mode_enabled()
     )
@@ -95,8 +95,8 @@ def apply_along(x: Tensor, matrix: Tensor, axis: int) -> Tensor:
     """Multiply the lines of ``x`` along ``axis`` by a matrix (after, before)."""
     with torch.autocast(x.device.type, enabled=False):  # in the signal's dtype, like FFTs
         if x.device.type == "cpu" and axis == x.dim() - 2 and x.dim() > 2 and not torch.compiler.is_compiling():
-            # Multiply from the left, plane by plane: no transpose, and a contiguous result.
+            # A product from the left, plane by plane, needs no transpose and has a contiguous result.
             planes = x.flatten(0, -3)
             return torch.bmm(matrix.expand(len(planes), *matrix.shape), planes).unflatten(0, x.shape[:-2])
-        # With the axis last, one product for all lines; the gradient of the matrix is one product too.
+        # With the axis last, there is one product for all lines, and one for the gradient of the matrix.
         return (x.movedim(axis, -1) @ matrix.T).movedim(-1, axis)

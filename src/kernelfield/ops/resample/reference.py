@@ -1,4 +1,4 @@
-"""The readable reference of resampling: the trigonometric interpolant, term by term."""
+"""The readable reference of resampling, which sums the trigonometric interpolant term by term."""
 
 from __future__ import annotations
 
@@ -25,8 +25,15 @@ def resample_reference(x: Tensor, size: int | Sequence[int]) -> Tensor:
 
     .. math:: y(m) = \frac1N \sum_{s} x(s) \sum_{|f| \le n/2} w_f \cos\big(2\pi f (m/M - s/N)\big)
 
-    where :math:`w_f` is 1, but 1/2 at :math:`|f| = n/2`, the frequency that an even grid cannot tell from its negative.
-    When sampling down, both signs of that frequency count, so it keeps its energy.
+    where :math:`w_f` is 1, except 1/2 at :math:`|f| = n/2`, the frequency that an even grid cannot distinguish from its
+    negative. For downsampling, both signs of that frequency count in full, so it keeps its energy.
+
+    Args:
+        x: (…, \*space) signal; the last ``len(size)`` axes are resampled.
+        size: new length of the last axis, or of the last axes.
+
+    Returns:
+        (…, \*size) signal.
 
     >>> resample_reference(torch.tensor([1.0, 0.0, -1.0, 0.0]), 2)
     tensor([ 1., -1.])

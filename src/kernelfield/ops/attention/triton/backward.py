@@ -1,8 +1,8 @@
-"""Gradients of group attention in Triton: three kernels that recompute every score, and write every sum once.
+"""Gradients of group attention in Triton: three kernels that recompute every score and write every sum once.
 
-Each gradient has an owner that sums it: for a query, the thread of its position; for a key and its value, the thread of
-their position, which visits the queries that see it; for a code, the threads of its offset. There are no atomic
-additions, and results do not depend on the order in which programs run.
+Each gradient is summed by one owner. For a query this is the thread of its position. For a key and its value it is the
+thread of their position, which visits the queries that attend to it. For a code it is the threads of its offset. There
+are no atomic additions, so results do not depend on the order in which programs run.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -16,14 +16,14 @@ from .forward import FAR, LOG2E, SIZES, channels, codes_of, placed, rows, scored
 __all__ = ["NOT_OF_KEYS", "keys", "places", "queries"]
 
 LN2 = tl.constexpr(0.6931471805599453)
-#: arguments that ``keys`` does not take: it loops over queries, the other kernels over keys
+#: arguments that ``keys`` does not take, because it loops over queries and the other kernels over keys
 NOT_OF_KEYS = ["J", "place_j", "place_i", "index_j", "index_i", "keep_j"]
 OF_KEYS = ["T", "place_t", "place_y", "inverse_t", "inverse_y", "keep_t", "keep_y"]
 
 
 @triton.jit
 def _slopes(dys, vs, kept, D: tl.constexpr, HB: tl.constexpr, KEY: tl.constexpr):
-    """Return the gradient of the weight of value number ``KEY``, for every h."""
+    """Return the gradient of the weight of the ``KEY``-th value, for every h."""
     found = ()
     for h in tl.static_range(HB):
         one = dys[h * D] * vs[KEY * D]
@@ -40,7 +40,7 @@ def queries(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of queries, and for every (h, g) the mean of its weights' gradients."""
+    """Write the gradients of queries and, for every (h, g), the mean gradient of its weights."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, i = (lane // P).to(tl.int64), lane % P
@@ -142,7 +142,7 @@ def keys(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, MB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of keys and values at a few elements, and this program's share of those of element codes."""
+    """Write the gradients of keys and values at a few elements, and this program's part of those of element codes."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, y = (lane // N).to(tl.int64), lane % N
@@ -245,7 +245,7 @@ def places(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the contribution of some samples and positions to the gradients of one offset's codes."""
+    """Write the part of the gradients of one offset's codes that comes from some samples and positions."""
     i = tl.program_id(0) * L + tl.arange(0, L)
     here = i < P
     blocks = tl.cdiv(H, HB)

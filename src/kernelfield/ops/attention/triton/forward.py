@@ -1,11 +1,11 @@
-"""Group attention in Triton, forward: scores are computed, compared and summed in registers.
+"""The forward pass of group attention in Triton: scores are computed, compared and summed in registers.
 
-One thread works on one position of one sample and head, its lane, for a few output elements h at once; the lanes of a
-warp are neighbours in memory. It goes through the query's elements g a few at a time, and twice through all neighbours
-j and key elements m: for the normaliser of each (h, g), and for the weights, summed over g before they multiply values.
-Content is computed once for all h of the thread, the score of a position once for all m. Threads exchange nothing, so
-only the number of elements per step must be a power of two; excess elements are masked. Scores are in units of log 2
-and in float32 for inputs of any type.
+Each thread, or lane, computes one position of one sample and head, for a few output elements h at once. The lanes of a
+warp are neighbours in memory. A thread loops over the query's elements g, a few at a time, and twice over all
+neighbours j and key elements m. The first pass computes the normaliser of each (h, g). The second pass computes the
+weights, summed over g before they multiply values. Content is computed once for all h of the thread, the score of a
+position once for all m. Threads exchange no values, so only the number of elements per step must be a power of two;
+excess elements are masked. Scores are in units of log 2 and in float32 for inputs of any type.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -16,17 +16,17 @@ import triton.language as tl
 
 __all__ = ["SIZES", "forward"]
 
-# A loop over a size that is not a constant is a `while`: the interpreter refuses `range` of an argument.
+# Loops over sizes that are not constants are `while` loops, because the interpreter rejects `range` of an argument.
 LOG2E = tl.constexpr(1.4426950408889634)
 FAR = tl.constexpr(1e30)
-# Arguments that are not specialised: one compiled kernel serves maps of all sizes.
+# Arguments that are not specialised, so that one compiled kernel serves maps of all sizes.
 SIZES = ["lanes", "P", "N", "G", "M", "H", "J", "place_h", "place_c", "place_j", "place_i", "index_j", "index_i"]
 SIZES += ["keep_x", "keep_i", "keep_m", "keep_j"]
 
-# Tensors have one axis, the lanes; everything else is a tuple of such tensors. With more axes the compiler would choose
-# a layout for each load, and exchange values between threads before every product. (Kernels with three axes gave wrong
-# results on a GPU when all three had length 16, with any number of warps; with 8 neighbours they were right.) Tuples
-# are flat, channels fastest.
+# Tensors have one axis, the lanes. All other axes are tuples of such tensors. With more axes the compiler would choose
+# a layout for each load and exchange values between threads before every product. (Kernels with three axes gave wrong
+# results on a GPU if all three had length 16, with any number of warps, and right results with 8 neighbours.) Tuples
+# are flat; channels vary fastest.
 
 
 @triton.jit
@@ -71,7 +71,7 @@ def codes_of(base, first, count, stride, step, ROWS: tl.constexpr, COUNT: tl.con
 
 @triton.jit
 def placed(start, seen, qs, codes, A: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr):
-    """Return, for all (g, h), the score of a position minus ``start``; far below all others if it is not seen."""
+    """Return the score of a position minus ``start`` for all (g, h), or a very low score if it is not visible."""
     found = ()
     nowhere = tl.where(seen, 0.0, -FAR)
     for g in tl.static_range(GB):
@@ -88,7 +88,7 @@ def scored(
     spots, qs, ks, kinds, A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, GB: tl.constexpr, HB: tl.constexpr,
     KEY: tl.constexpr,
 ):  # fmt: skip
-    """Return, for all (g, h), the score of key number ``KEY``, given that of its position."""
+    """Return the score of the ``KEY``-th key for all (g, h), given the score of its position."""
     found = ()
     for g in tl.static_range(GB):
         content = qs[g * D] * ks[KEY * D]
@@ -104,7 +104,7 @@ def scored(
 
 @triton.jit
 def table(base, g0, G, h0, H, P, mask, other, GB: tl.constexpr, HB: tl.constexpr):
-    """Return the entries of an (h, g) table, ``other`` where there is no such element."""
+    """Return the entries of an (h, g) table, or ``other`` for elements that do not exist."""
     found = ()
     for g in tl.static_range(GB):
         for h in tl.static_range(HB):
@@ -120,7 +120,7 @@ def forward(
     A: tl.constexpr, B: tl.constexpr, D: tl.constexpr, KEEP: tl.constexpr, PAIRS: tl.constexpr,
     GB: tl.constexpr, HB: tl.constexpr, L: tl.constexpr,
 ):  # fmt: skip
-    """Write the weighted sums of values, and for every (h, g) the logarithm of its sum of exponentials."""
+    """Write the weighted sums of values and, for every (h, g), the logarithm of its sum of exponentials."""
     lane = tl.program_id(0) * L + tl.arange(0, L)
     here = lane < lanes
     x, i = (lane // P).to(tl.int64), lane % P

@@ -1,4 +1,4 @@
-"""Group attention by Triton kernels, as one autograd function: arguments, tile sizes, order of launches."""
+"""Group attention by Triton kernels as one autograd function: arguments, tile sizes and launches."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .forward import forward
 
 __all__ = ["fused_attention"]
 
-#: number of g and of h per thread, and lanes per program, for heads of up to 12 channels; measured on an H200
+#: numbers of g and h per thread and of lanes per program, for heads of up to 12 channels; measured on an H200
 TILES = {"forward": (4, 4, 32), "queries": (4, 4, 32), "keys": (2, 4, 32), "places": (4, 4, 32)}
-#: key elements whose gradients a thread sums
+#: number of key elements whose gradients one thread sums
 OWNED = 2
 #: number of programs that keeps a GPU busy; long sums are split to reach it
 PROGRAMS = 4096
@@ -46,7 +46,7 @@ class _Fused(EagerFunction):
 
     @staticmethod
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # second derivatives need operations that have them
+        if torch.is_grad_enabled():  # second derivatives need differentiable operations
             *inputs, index, _, _ = ctx.saved_tensors
             found = grads_by_formula(partial(_formula, index=index, keep=ctx.keep), inputs, dout)
         else:
@@ -75,7 +75,7 @@ def _gradients(
     q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor, lse: Tensor,
     *, keep: Tensor | None, pairs: bool, dout: Tensor,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Return the gradients of queries, keys, values and both kinds of codes: arguments of ``fused_attention``."""
+    """Return the gradients of queries, keys, values and both kinds of codes; arguments as in ``fused_attention``."""
     n, _, g, p = q.shape
     m, positions = k.shape[2:]
     h, a, j, _ = place.shape
@@ -88,7 +88,7 @@ def _gradients(
     grid = ceil_div(n * p, sizes["L"]), ceil_div(g, sizes["GB"])
     queries[grid](q, k, v, place, element, index, mask, lse, mean, dout, dq, **sizes)
 
-    # The thread of a key loops over the offsets, or over all queries; adjacent threads have adjacent keys.
+    # The thread of a key loops over offsets, or over all queries for pairs. Adjacent threads have adjacent keys.
     by_query = place.transpose(2, 3).contiguous() if pairs else place
     sizes = _arguments("keys", *inputs)
     own = {
@@ -98,7 +98,7 @@ def _gradients(
         "keep_t": 0 if pairs else sizes["keep_j"], "keep_y": sizes["keep_j"] if pairs else 0,
     }  # fmt: skip
     sizes = {name: value for name, value in sizes.items() if name not in NOT_OF_KEYS} | own
-    # The elements of one key share everything that is loaded for its queries.
+    # All elements of a key use the same loaded queries.
     owned = min(OWNED, power_of_2(m)) if q.shape[1] <= 12 else 1
     sizes["MB"] = _smaller(owned, m, ceil_div(n * positions, sizes["L"]))
     grid = ceil_div(n * positions, sizes["L"]), ceil_div(m, sizes["MB"])
@@ -133,7 +133,7 @@ def _arguments(
     h, a, j = place.shape[:3]
     kept = (0, 0, 0, 0) if keep is None else keep.stride()
     of_g, of_h, lanes = TILES[kernel]
-    # Registers hold all channels of these elements: wider heads take fewer elements at once.
+    # Registers hold all channels of these elements, so wider heads take fewer elements at once.
     fewer = 1 if d <= 12 else 2 if d <= 24 else 4
     of_g, of_h = (min(max(1, t // fewer), power_of_2(n)) for t, n in ((of_g, g), (of_h, h)))
     return {
@@ -159,10 +159,10 @@ def fused_attention(
         v: (n, channels, m, positions) values.
         place: (h, a, keys, 1) codes of position, or (h, a, keys, queries) if every query has its own codes.
         element: (h, m, b) codes of elements, for the b channels after the first a.
-        index: (keys, queries) int32 position of each key, -1 where a query does not see it.
-        inverse: (keys, positions) int32 query that sees a position as its key of that number, -1 if no query does; for
-            pairs (queries, positions), the query itself, or -1.
-        keep: (n, queries, m, keys) bool, True for weights that are kept.
+        index: (keys, queries) int32 position of each key, -1 for keys that the query does not attend to.
+        inverse: (keys, positions) int32, entry (j, y) is the query whose j-th key lies at position y, -1 for none. For
+            pairs (queries, positions), the query itself or -1.
+        keep: (n, queries, m, keys) bool, True for weights that dropout keeps.
         pairs: whether every query has its own codes.
     """
     tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]

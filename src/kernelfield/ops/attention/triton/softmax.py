@@ -1,4 +1,4 @@
-"""The sum of softmaxes as Triton kernels: a single launch reads three tensors and writes one."""
+"""The sum of softmaxes as Triton kernels: one launch reads three tensors and writes one."""
 
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
@@ -17,13 +17,12 @@ from ..softmax import softmax_sum
 
 __all__ = ["fused_softmax_sum"]
 
-# One program works on one position and a few output elements h. It loops over the query's elements g, and holds
-# (h, m, j) tensors for a tile of neighbours j: the weights of one g, and their sum so far. It writes no tensor with all
+# One program computes one position and a few output elements h. It loops over the query's elements g. For a tile of
+# neighbours j it holds two (h, m, j) tensors, the weights of one g and their sum so far. It writes no tensor with all
 # four indices.
 
 
-# Sizes that are not specialised, so that one compiled kernel serves all maps of a network. The alignment of a map says
-# nothing about its rows.
+# Sizes that are not specialised, so that one compiled kernel serves all maps of a network.
 SIZES = ["P", "H", "M", "cx", "cp", "cg", "cm", "sx", "sp", "sg", "sh", "ex", "ep", "eg", "eh", "valid_p"]
 
 
@@ -98,7 +97,7 @@ def _forward(
                 amount = amount * tl.exp(largest - new) + added
                 largest = new
             tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
-        tl.debug_barrier()  # a thread loads what another one stored
+        tl.debug_barrier()  # threads load values that other threads stored
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
             total = tl.zeros((HP, MP, JT), dtype=tl.float32)
@@ -145,7 +144,7 @@ def _backward(
             z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
             spots = dcontent + g * cg + m[:, None] * cm + j[None, :]
             real = (m < M)[:, None] & (j < J)[None, :]
-            if SHARED:  # programs of other output elements add to it too
+            if SHARED:  # programs of other output elements add to the same gradient
                 tl.atomic_add(spots, tl.sum(z, axis=0), mask=real)
             else:
                 tl.store(spots, tl.sum(z, axis=0), mask=real)
@@ -179,7 +178,7 @@ class _SoftmaxSum(EagerFunction):
     def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
         content, place, element, lse = ctx.saved_tensors
         valid = ctx.valid
-        if torch.is_grad_enabled():  # second derivatives need operations that have them
+        if torch.is_grad_enabled():  # second derivatives need differentiable operations
             seen = None if valid is None else valid.bool()
             formula = partial(softmax_sum, valid=seen, fused=False)
             return (*grads_by_formula(formula, (content, place, element), dout), None)
@@ -223,7 +222,7 @@ def fused_softmax_sum(content: Tensor, place: Tensor, element: Tensor, valid: Te
 
 
 def _dense(t: Tensor) -> Tensor:
-    """Return a tensor with a contiguous last axis and the strides that ``empty_like`` gives it."""
+    """Return a tensor with a contiguous last axis and strides that ``empty_like`` reproduces."""
     if t.stride(-1) == 1 and torch.empty_like(t, device="meta").stride() == t.stride():
         return t
     return t.contiguous()

@@ -1,8 +1,9 @@
-"""Attentive convolutions in Triton, backward: gradients of maxima and sums of responses that were never written.
+"""The backward pass of attentive convolutions in Triton: gradients of maxima and sums of responses that are not stored.
 
-Names and memory layout are those of :mod:`kernelfield.ops.attentive.triton.forward`. A slope is a gradient: that of a
-response is the slope of its sum and, if the response is the largest, that of the maximum too. Slopes, and the channels
-of maxima, have one extra position per sample, (b, HO · WO + 1, G, N), which is zero: reads beyond the map go there.
+Names and memory layout are those of :mod:`kernelfield.ops.attentive.triton.forward`. A slope is a gradient. The slope
+of a response is the slope of its sum plus, if the response is the largest, the slope of the maximum. Slopes and
+channels of maxima have one extra position per sample, (b, HO · WO + 1, G, N), which is zero; reads outside the map go
+there.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -23,7 +24,7 @@ SIZES = ["B", "each", "C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 def peaks_grad(x, w, place, slope, dx, dw, B, each, C, N, HI, WI, WO, KS: tl.constexpr, L: tl.constexpr):
     """Add the slope of each maximum to the window where it was found, and sum the gradients of its weights.
 
-    The results are dx (b, C, HI, WI), summed in no fixed order, and dw (splits, KS², C, N).
+    Results are dx (b, C, HI, WI), summed in no fixed order, and dw (splits, KS², C, N).
     """
     c = tl.program_id(0)
     n = tl.program_id(1) * L + tl.arange(0, L)
@@ -57,7 +58,7 @@ def taps(
 ):  # fmt: skip
     """Write the gradients of a sum's factors (b, C, G, N) and weights (splits, KS², C, G, N).
 
-    One program loads the slopes of its outputs once for CB channels, and takes several samples in turn.
+    One program loads the slopes of its outputs once for CB channels, and loops over several samples.
     """
     blocks = tl.cdiv(N, L)
     g, n = tl.program_id(0) // blocks, tl.program_id(0) % blocks * L + tl.arange(0, L)
@@ -132,8 +133,8 @@ def sources(
 ):  # fmt: skip
     """Write the gradient of a sum's input, (b, G, HI, WI, C).
 
-    Here the lanes are channels. They share the slopes of an output around a tile of the input. Weights are
-    (G, N, KS², C) and factors (b, G, N, C).
+    The lanes are channels, which share the slopes of an output around a tile of the input. Weights are (G, N, KS², C),
+    factors (b, G, N, C).
     """
     b, y, column, g, c = own_tile(C, tiles, across, R, P, L)
     here = c < C
@@ -143,7 +144,7 @@ def sources(
     which += first
     w += g * N * (KS * KS) * C + c
     alpha += (b * G + g) * N * C + c
-    spots = ()  # positions of the window; the extra position for those beyond the map
+    spots = ()  # positions of the window; positions outside the map are the extra one
     for i in tl.static_range(R + KS - 1):
         for j in tl.static_range(P + KS - 1):
             row, at = y + i - (KS - 1), column + j - (KS - 1)
@@ -171,7 +172,7 @@ def sources(
             for r in tl.static_range(R):
                 for p in tl.static_range(P):
                     z = ys[r * P + p]
-                    if r <= i and i < r + KS:  # rows of the kernel that link the two rows
+                    if r <= i and i < r + KS:  # if a row of the kernel links the two rows
                         for k in tl.static_range(KS):
                             z += ws[(r + KS - 1 - i) * KS + k] * line[p + KS - 1 - k]
                     new = new + (z,)

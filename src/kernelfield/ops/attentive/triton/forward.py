@@ -1,8 +1,8 @@
-r"""Attentive convolutions in Triton, forward: responses are compared and summed in registers, never written.
+r"""The forward pass of attentive convolutions in Triton: responses are compared and summed in registers, never written.
 
-:math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)` is the response of input j to the kernel of output n; each is a
-channel and an element. The lanes of a program are outputs n, each with its own weights. They share the samples of the
-input, which the program reads once. Signals on outputs have n last in memory.
+:math:`r_{bjn}(x) = \sum_k w_{kjn} f_{bj}(x + k)` is the response of input j to the kernel of output n; j and n each
+count channels and elements. The lanes of a program are outputs n, each with its own weights. They share the samples of
+the input, which the program reads once. Signals on outputs have n last in memory.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -15,9 +15,10 @@ from ...attention.triton.forward import channels, zeros
 
 __all__ = ["own_tile", "peaks", "samples", "sums"]
 
-# A loop over a size that is not a constant is a `while`: the interpreter refuses `range` of an argument. Tensors have
-# one axis, the lanes; everything else is a tuple of tensors or scalars. Positions of a tile beyond the map are computed
-# from samples on the map, but not written. SIZES are not specialised: one compiled kernel serves maps of all sizes.
+# Loops over sizes that are not constants are `while` loops, because the interpreter rejects `range` of an argument.
+# Tensors have one axis, the lanes; all other axes are tuples of tensors or scalars. Positions of a tile beyond the map
+# are computed from samples on the map, but not written. SIZES are not specialised, so that one compiled kernel serves
+# maps of all sizes.
 SIZES = ["C", "G", "N", "HI", "WI", "HO", "WO", "tiles", "across"]
 
 
@@ -52,7 +53,7 @@ def response(ws, values, ROW: tl.constexpr, COLUMN: tl.constexpr, KS: tl.constex
 
 @triton.jit(do_not_specialize=SIZES)
 def peaks(x, w, top, place, C, N, HI, WI, HO, WO, KS: tl.constexpr, P: tl.constexpr, L: tl.constexpr):
-    """Write the largest response of each input to each kernel, and its position; the first of equal ones.
+    """Write the largest response of each input to each kernel, and the first position where it occurs.
 
     Inputs are x (b, C, HI, WI) and w (KS², C, N); both results are (b, C, N).
     """

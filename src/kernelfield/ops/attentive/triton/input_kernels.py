@@ -1,8 +1,8 @@
-"""Attention on an input in Triton: each kernel reads the signal once, for all its outputs.
+"""Attention on an input in Triton: each kernel reads the signal once and computes all its outputs.
 
-A signal is f (b, q, x), with channels and elements q = (c, g), g fastest, and positions x; q or x may be last in
-memory, as the strides tell. The maps are α (b, q) over channels and s (b, g, x) over space. The statistics over
-channels, mean and maximum, are (b, 2, g, x); a tensor beside them has the channel of the maximum.
+A signal is f (b, q, x), with channels and elements q = (c, g), g fastest, and positions x; the strides tell whether q
+or x is last in memory. The maps are α (b, q) over channels and s (b, g, x) over space. The statistics over channels,
+mean and maximum, are (b, 2, g, x); another tensor has the channel of the maximum.
 """
 
 # mypy: disable-error-code="no-untyped-def, assignment"
@@ -13,7 +13,7 @@ import triton.language as tl
 
 __all__ = ["channel_slopes", "over_channels", "over_space", "signal_slopes", "space_slopes", "subtract"]
 
-# Strides are specialised: a stride of 1 tells the compiler in which order to read.
+# Strides are specialised, because a stride of 1 tells the compiler in which order to read.
 SIZES = ["Q", "X", "C", "G", "sb", "db"]
 
 

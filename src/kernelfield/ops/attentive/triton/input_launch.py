@@ -1,7 +1,7 @@
-"""Attention on the input of a group convolution (chapter 8, Eq. 19) as one function, by Triton kernels.
+"""Attention on the input of a group convolution (chapter 8, Eq. 20) as one function, by Triton kernels.
 
-The forward pass reads the signal three times, and the backward pass reads it and its gradient three times: each reading
-needs the result of the one before. All other tensors are small.
+The forward pass reads the signal three times, and the backward pass reads signal and gradient three times, because each
+pass over them needs the result of the one before. All other tensors are small.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .input_kernels import channel_slopes, over_channels, over_space, signal_slo
 
 __all__ = ["attend_to_input"]
 
-#: number of q and of positions per tile, if positions (False) or q (True) are adjacent in memory; measured on an H200
+#: numbers of q and positions per tile, for positions (False) or q (True) adjacent in memory; measured on an H200
 TILES = {False: (4, 256), True: (32, 32)}
 LANES = 128
 UNROLL = 8
@@ -34,7 +34,7 @@ def attend_to_input(x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, dil
         squeeze: (hidden, c·g) matrix.
         excite: (c·g, hidden) matrix.
         psi: (g, 2·g, a, a) flipped kernels, on mean and maximum over channels.
-        dilation: distance between their points.
+        dilation: distance between the points of the kernels.
     """
     flat = x.flatten(3).flatten(1, 2)
     if 1 not in flat.stride()[1:]:
@@ -79,7 +79,7 @@ class _Attend(EagerFunction):
         grids, tile, lanes = _launch(x, g)
         dt = torch.empty_like(s)
         space_slopes[grids["lanes"]](x, alpha, s, dy, dt, c, g, n, *_strides(x), **lanes)
-        # Compute the transpose as a forward convolution, which has faster kernels.
+        # The transposed convolution is computed as a forward convolution, which has faster kernels.
         dfound = _conv(dt, psi.flip((2, 3)).transpose(0, 1).contiguous(), ctx.dilation)
         dpsi = _weight_grad(found, dt, psi, ctx.dilation)
         da = torch.empty_like(alpha)

@@ -1,9 +1,9 @@
 r"""Maxima and weighted sums of the responses of attentive convolutions, by kernels that write no response.
 
 :math:`r_{bcgn}(x) = \sum_k w_{kcgn} f_{bcg}(x + k)` is the response of input channel c and element g to the kernel of
-output n, a channel and an element. There are as many as inputs times outputs, but an attentive convolution (chapter 8)
-needs only two maxima and a sum of them. The kernels compute these and their gradients from the signal. The gradient of
-a maximum goes to the first response that attains it: a subgradient if there are several.
+output n, which counts channels and elements. There is one response for each pair of input and output, but an attentive
+convolution (chapter 8) needs only two maxima and a sum of them. The kernels compute these and their gradients from the
+signal. The gradient of a maximum goes to the first response that attains it, which is a subgradient.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from .spatial import attend, filters, gate_grad, spread
 
 __all__ = ["response_peaks", "weighted_responses"]
 
-#: the tile of a program, which is one warp: rows (for "taps" input channels), columns and lanes; measured on an H200
+#: the tile of a program of one warp: rows (input channels for "taps"), columns and lanes; measured on an H200
 TILES = {
     "peaks": (1, 16, 64),
     "sums": (2, 8, 64),
@@ -59,7 +59,7 @@ def weighted_responses(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor |
         alpha: (b, c, g, n) weights of channels, or None.
         psi: (a, a, 2, g, n) flipped kernels of spatial attention, on the sum and the maximum over channels, or None.
     """
-    if psi is None:  # no statistic of a single element is needed
+    if psi is None:  # statistics of single elements are not needed
         x, w = x.flatten(1, 2).unsqueeze(2), w.flatten(2, 3).unsqueeze(3)
         alpha = None if alpha is None else alpha.flatten(1, 2).unsqueeze(2)
     some = [None if t is None else t.contiguous() for t in (x, w, alpha, psi)]
@@ -150,7 +150,7 @@ def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Te
     splits, each = _splits(b, blocks * a)
     dpsi = total.new_empty((splits, *psi.shape))
     filters[blocks, a, splits](total, top, ds, dpsi, b, each, g, n, h, w, A=a, P=columns, **tile)
-    # One extra position per sample, with zeros.
+    # Each sample has one extra position, which is zero.
     both = total.new_empty((2, b, h * w + 1, g, n))
     both[:, :, -1].zero_()
     dtotal, dtop = both.unbind()
@@ -201,7 +201,7 @@ def _tile(kernel: str, n: int, columns: int) -> tuple[int, int, dict[str, int]]:
 
 @functools.lru_cache(4096)
 def _part(length: int, most: int) -> int:
-    """Return the columns of a tile: ``most`` or half as many. Each further size would have to be compiled too."""
+    """Return the columns of a tile, ``most`` or half as many; further sizes would need more compiled kernels."""
     half = max(1, most // 2)
     return half if 5 * ceil_div(length, half) * half < 4 * ceil_div(length, most) * most else most
 
@@ -212,7 +212,7 @@ def _lanes(count: int, most: int) -> dict[str, int]:
 
 
 def _splits(samples: int, programs: int) -> tuple[int, int]:
-    """Return the number of parts to split a sum over samples into, and the samples of each part."""
+    """Return the number of parts of a sum over samples, and the number of samples in each part."""
     splits = max(1, min(samples, math.ceil(PROGRAMS / programs)))
     each = math.ceil(samples / splits)
     return math.ceil(samples / each), each

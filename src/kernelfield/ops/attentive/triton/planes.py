@@ -1,4 +1,4 @@
-"""Attentive convolutions of planes: arguments of the kernels, for all samples or a few at a time."""
+"""Attentive convolutions of planes: launch the kernels for all samples, or for a few at a time."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ SAVED_BYTES = 1 << 28
 def planes_residual(
     x: Tensor, kernel: Tensor, maps: tuple[Tensor | None, ...], boundary: str, is_flipped: bool = False
 ) -> Tensor:
-    """Compute :func:`~kernelfield.ops.attentive.attentive_residual` of planes; arguments as there."""
-    # For each output and input element: the sum, the maximum and its channel, and the gate of the sum.
+    """Compute :func:`~kernelfield.ops.attentive.attentive_residual` of planes; the arguments are the same."""
+    # Saved for each output and input element are the sum, the maximum and its channel, and the gate of the sum.
     saved = 0
     if maps[2] is not None:
         saved = 14 * kernel[:, :, 0].numel() // math.prod(kernel.shape[4:]) * math.prod(x.shape[3:])
@@ -54,15 +54,15 @@ def _residual(
     w = (kernel if is_flipped else kernel.flip((4, 5))).float().permute(4, 5, 2, 3, 0, 1).flatten(4).contiguous()
     channel = None
     if squeeze is not None and excite is not None:
-        # The mean response is linear in the sum of the samples under each point of the kernel: those of all but a few
-        # rows and columns.
+        # The mean response is linear in the mean of the samples under each point of the kernel. These are all samples
+        # except a few rows and columns.
         (height, width), (above, across) = x.shape[3:], points
         rows, columns = _window_means(height, above, x.device), _window_means(width, across, x.device)
         mean = torch.einsum("bcgij,ijcgn->bcgn", rows.mT @ (x @ columns), w)
         mean, maximum = mean.unflatten(3, outputs), response_peaks(x, w).unflatten(3, outputs)
         channel = channel_attention(mean, maximum, squeeze.float(), excite.float()).flatten(3)
     if psi is not None:
-        # Kernels on the sum, instead of the mean, and on the maximum: (*points, 2, h̃, out·h).
+        # Kernels on the sum (instead of the mean) and on the maximum: (*points, 2, h̃, out·h).
         both = (psi if is_flipped else psi.flip((4, 5))).float() * _statistic_factors(inputs, x.device)
         psi = both.permute(4, 5, 2, 3, 0, 1).flatten(4)
     return weighted_responses(x, w, channel, psi).unflatten(3, outputs).movedim((1, 2), (3, 4))
@@ -71,7 +71,7 @@ def _residual(
 @graph_cache(256)
 def _window_means(length: int, points: int, device: torch.device) -> Tensor:
     """Return the (length, points) matrix that averages a line over the samples under each point of a kernel."""
-    with torch.inference_mode(False):  # training may use what a prediction made
+    with torch.inference_mode(False):  # training may use these tensors later
         ones = torch.ones(length, points, device=device).tril().triu(points - length)
         return ones / (length - points + 1)
 

@@ -1,4 +1,4 @@
-r"""Spatial attention in Triton: every pair of output and input element has its own kernel on mean and maximum.
+r"""Spatial attention in Triton: every pair of output and input element has its own kernels on sum and maximum.
 
 .. math:: s = \psi^0 * t + \psi^1 * m, \qquad y = \sum_g \sigma(s_g)\, t_g
 
@@ -21,7 +21,7 @@ SIZES = ["B", "each", "G", "N", "H", "W", "across", "count"]
 
 @triton.jit
 def line(base, row, column, H, W, stride, mask, COUNT: tl.constexpr):
-    """Return ``COUNT`` neighbours in a row, zero beyond the edge."""
+    """Return ``COUNT`` adjacent samples of a row, zero beyond the edge."""
     found = ()
     for i in tl.static_range(COUNT):
         at = column + i
@@ -114,7 +114,7 @@ def spread(
 
 @triton.jit(do_not_specialize=SIZES)
 def filters(total, top, ds, dpsi, B, each, G, N, H, W, A: tl.constexpr, P: tl.constexpr, L: tl.constexpr):
-    """Write the gradient of the kernels, (splits, A, A, 2, G, N): one program sums one row of them."""
+    """Write the gradient of the kernels, (splits, A, A, 2, G, N); one program sums one row of kernel points."""
     blocks = tl.cdiv(N, L)
     g, n = tl.program_id(0) // blocks, tl.program_id(0) % blocks * L + tl.arange(0, L)
     here = n < N

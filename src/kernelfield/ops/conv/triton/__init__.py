@@ -31,22 +31,22 @@ __all__ = ["obstacle", "plan_of", "precision", "scaled", "triton_conv"]
 
 #: Toeplitz products are used for lines of up to SHORT samples in batches of at least FEWEST signals
 SHORT, FEWEST = 512, 48
-#: number of samples from which a signal without a layout gives a warning
+#: number of samples above which a signal without a layout gives a warning
 LONG = 1 << 14
 #: whether products of tf32 precision are computed from scaled float16 values, and the longest line for which they never
-#: are: there, finding the largest values costs more than it saves
+#: are, because finding the largest values would cost more than it saves
 SCALED, UNSCALED = os.environ.get("KERNELFIELD_SCALED") != "0", 256
 
 
 def triton_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: tuple[str, ...], groups: int) -> Tensor:
-    """Convolve on tensor cores. Arguments are those of :func:`kernelfield.ops.conv`, already checked."""
+    """Convolve on tensor cores. The arguments are those of :func:`kernelfield.ops.conv`, already checked."""
     if torch._C._are_functorch_transforms_active():  # noqa: SLF001
         return direct_conv(x, kernel, causal=causal, boundary=boundary, groups=groups)
     return _triton_conv(x, kernel, causal, [name == "periodic" for name in boundary], groups)
 
 
 def precision(dtype: torch.dtype) -> str:
-    """Return the precision of products by torch's float32 matmul setting; float16 counts as tf32."""
+    """Return the precision of products under torch's float32 matmul setting; float16 counts as tf32."""
     return "tf32x3" if dtype == torch.float32 and torch.get_float32_matmul_precision() == "highest" else "tf32"
 
 
@@ -54,9 +54,9 @@ def scaled(dtype: torch.dtype, lengths: Sequence[int], products: str | None = No
     """Return whether signals of this dtype are divided by their largest values and multiplied in float16.
 
     Args:
-        dtype: of the signals.
-        lengths: of the signals along each axis.
-        products: their :func:`precision`, if it is known.
+        dtype: dtype of the signals.
+        lengths: length of the signals along each axis.
+        products: the :func:`precision` of products, if it is known.
     """
     short = len(lengths) == 1 and lengths[0] <= UNSCALED
     return SCALED and not short and dtype != torch.bfloat16 and (products or precision(dtype)) == "tf32"
@@ -89,14 +89,14 @@ def plan_of(
 
 
 def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *, announce: bool = False) -> str | None:
-    """Return why the tensor cores cannot compute a convolution, to follow "…, which "; None if they can.
+    """Return the reason why tensor cores cannot compute a convolution, as a clause that follows "which", or None.
 
     Args:
         x: signal.
         kernel: kernel.
         causal: as in :func:`kernelfield.ops.conv`.
-        boundary: of each axis.
-        announce: whether to warn once if a long signal has no layout, since another method takes longer.
+        boundary: boundary of each axis.
+        announce: whether to warn once if a long signal has no layout and so needs a slower method.
     """
     reason = unavailable(x.device)
     if reason is not None:
@@ -120,7 +120,7 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *
 
 
 def _announce(dtype: torch.dtype, dim: int, reason: str, half: bool) -> None:
-    """Warn, once per dtype and number of axes, that signals without a layout take longer, and say what would help."""
+    """Warn, once per dtype and number of axes, that signals without a layout take longer, and name a remedy."""
     if (dtype, dim) in _announced:
         return
     _announced.add((dtype, dim))
@@ -130,7 +130,7 @@ def _announce(dtype: torch.dtype, dim: int, reason: str, half: bool) -> None:
 
 
 def _smaller_gpu(reason: str, limits: Architecture) -> str:
-    """Return why a GPU lacks a layout that an H200 has, and warn once per kind of GPU which convolutions are slower."""
+    """Return why a GPU lacks a layout that an H200 has; warn once per kind of GPU that such convolutions are slower."""
     if not limits.multiplies_bfloat16:
         reason = f"needs tensor cores that multiply bfloat16 or tf32 (sm_80 and later), got {limits}"
         slower = "long convolutions"
@@ -143,12 +143,12 @@ def _smaller_gpu(reason: str, limits: Architecture) -> str:
     return reason
 
 
-#: architectures, and pairs of dtype and number of axes, that have had their warning
+#: architectures, and pairs of dtype and number of axes, for which a warning was given
 _announced: set[Architecture | tuple[torch.dtype, int]] = set()
 
 
 def _needs_fft(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:
-    """Return whether to use the FFT, for reasons that were unknown when the method was chosen."""
+    """Return whether to use the FFT for a reason that was unknown when the method was chosen."""
     if is_refused(x, kernel) or not fast_paths():
         return True
     key = x.shape[2:], kernel.shape[2:], causal, *periodic, x.dtype, x.device, products, SCALED, UNSCALED

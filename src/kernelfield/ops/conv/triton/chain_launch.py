@@ -1,4 +1,4 @@
-"""The outer transform of signals and kernels by a chain of products, and its inverse: padding, scaling, launches."""
+"""Launches of the outer transform by a chain of products, and of its inverse, with padding and scaling."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ChainLaunch:
 
     Args:
         plan: the layout.
-        dtype: of the products.
+        dtype: dtype of the products.
         device: device of the signals.
         scaled: whether signals are divided by their largest values, for products in float16.
         real: whether kernels have no imaginary part.
@@ -38,7 +38,7 @@ class ChainLaunch:
 
     def split(self, x: Tensor, tops: Tensor, out: Tensor) -> None:
         """(batch, channels, *space) -> (batch, channels · outer, 2, step)."""
-        # One entry of the batch at a time: a chunk of channels is not contiguous.
+        # One entry of the batch at a time, because a chunk of channels is not contiguous.
         for i, target in enumerate(out.view(len(x), -1, *out.shape[-2:])):
             signals = x[i : i + 1]
             signals = self._shrunk(signals, tops[i : i + 1]) if self.scaled else signals.to(self.dtype)

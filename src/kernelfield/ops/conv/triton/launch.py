@@ -28,12 +28,12 @@ __all__ = ["Call", "Spectrum", "TooLarge", "make_call", "spectral_conv", "spectr
 
 
 class Spectrum(NamedTuple):
-    """Kernels as a convolution reads them: spectra (channels, k1, 2, k2), outer transforms, or kernels unchanged.
+    """Kernels in the form that a convolution reads: spectra, outer transforms, or the kernels themselves.
 
     Args:
-        values: see above.
-        scales: if scaled, the factors to multiply the spectra by.
-        tops: if scaled, the factors to multiply the outer transforms by.
+        values: (channels, k1, 2, k2) spectra, or outer transforms, or kernels.
+        scales: factors by which to multiply the spectra, if scaled.
+        tops: factors by which to multiply the outer transforms, if scaled.
     """
 
     values: Tensor
@@ -60,7 +60,7 @@ class Call(Blocks):
             raise NotImplementedError(f"no tile layout for signals of {tuple(lengths)} and kernels of {points}")
         self.precision, self.scaled, self.half = precision(dtype), scaled(dtype, lengths), dtype == torch.bfloat16
         self.plan, self.device, self.tuning = plan, device, tuning(plan, self.scaled)
-        # The interpreter runs programs one after another.
+        # The interpreter runs programs one after the other.
         on_gpu = device.type == "cuda"
         self.processors = torch.cuda.get_device_properties(device).multi_processor_count if on_gpu else 1
         if not on_gpu:
@@ -89,7 +89,7 @@ class Call(Blocks):
     def _place(
         self, points: tuple[int, ...], middles: tuple[int, ...], lengths: tuple[int, ...], periodic: tuple[bool, ...]
     ) -> None:
-        """Find the offsets of the kernel's points. Along a periodic axis shorter than the kernel, the kernel wraps."""
+        """Find the offsets of the kernel's points. Along a periodic axis, a kernel longer than the axis wraps."""
         self.wrapped_axes = [d for d, wraps in enumerate(periodic) if wraps and points[d] > lengths[d]]
         self.points, self.centres = list(points), list(middles)
         for d in self.wrapped_axes:
@@ -106,7 +106,7 @@ class Call(Blocks):
         self.sizes = self.plan.m1, self.plan.m2, *self.offsets[:2], *self.offsets[3:5]
 
     def wrap(self, kernel: Tensor) -> Tensor:
-        """Return (channels, 1, *points) kernels, contiguous, wrapped along periodic axes shorter than they are."""
+        """Return contiguous (channels, 1, *points) kernels, wrapped along periodic axes that are shorter than they."""
         for d in self.wrapped_axes:
             kernel = place(kernel, 2 + d, (self.points[d],), (self.original[1][d],))
         return kernel.contiguous()
@@ -119,7 +119,7 @@ class Call(Blocks):
         return kernel
 
     def spectrum(self, kernel: Tensor, top: Tensor, training: bool = False) -> Spectrum:
-        """Return (channels, 1, *points) kernels as the convolution reads them: spectra if precomputed, else unchanged.
+        """Return (channels, 1, *points) kernels in the form that the convolution reads; see :class:`Spectrum`.
 
         ``top`` is the largest value of each kernel, if they are scaled and have an outer transform.
         """
@@ -274,7 +274,7 @@ def spectral_grads(
     periodic: list[bool],
     groups: int,  # noqa: ARG001
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of :func:`spectral_conv`. A gradient that is not needed is returned empty."""
+    """Return the gradients of :func:`spectral_conv`; a gradient that is not needed is empty."""
     grad, x = grad.contiguous(), x.contiguous()
     need_x, need_kernel = needs
     grad_x = x.new_empty(x.shape if need_x else 0)

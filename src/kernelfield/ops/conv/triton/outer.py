@@ -4,8 +4,8 @@
 inverse. Both loop over (batch, channel) with their tables in registers. ``split_points`` and ``merge_points`` do the
 same for kernels whose points are already scattered (:mod:`.scatter`).
 
-SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its parts are at most one. In
-the inverse, each frequency has its own factor, ``scales``, from the kernel's spectrum.
+SCALED: a signal is divided by the outer length and its largest value, ``tops``, so that its transform is at most one.
+In the inverse, each frequency has its own factor, ``scales``, from the kernel's spectrum.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -118,7 +118,7 @@ def _columns(table, q, r, part, R: tl.constexpr):
 
 @triton.jit
 def _rescaled(v, scales, r, most, outer):
-    """Multiply columns r of a table by the factors of their frequencies: cheaper than to multiply the signal."""
+    """Multiply columns r of a table by the factors of their frequencies; cheaper than multiplying the signal."""
     share = tl.load(scales + r, mask=r < outer, other=0.0) / most
     return (v * share[None, :]).to(v.dtype)
 

@@ -5,10 +5,10 @@ where s is the shift,
 
 .. math:: (r_1 + a r_2 + s)\, q / N = (r_1 + s)\, q_1 / a + (r_2 + (r_1 + s) / a)\, q_2 / b \pmod 1 .
 
-So the second product is a transform of length b with the shift (r₁ + s) / a, a table for every r₁, and needs no twiddle
-factors. Frequencies stay in the order (r₁, r₂). A second axis follows with a product of its own.
+The second product is therefore a transform of length b with the shift (r₁ + s) / a. It has a table for every r₁ and
+needs no twiddle factors. Frequencies stay in the order (r₁, r₂). A second axis follows with its own product.
 
-Each product works on (signals, frequencies, parts · samples of this digit, all other samples), which is contiguous
+The operand of each product is (signals, frequencies, parts · samples of this digit, all other samples), contiguous
 before and after. The first product along a padded axis leaves out the zeros.
 """
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ["chain_forward", "chain_inverse", "chain_tables", "digit_shifts", "digit_table", "repeated_product"]
 
-#: matrices per batched product; larger batches are split, since the last axis of a CUDA grid ends at 65,535
+#: matrices per batched product; larger batches are split, since the last axis of a CUDA grid has at most 65,535 entries
 MOST_PRODUCTS = 1 << 15
-#: values per signal from which signals are multiplied one by one; smaller ones each get a copy of all tables
+#: number of values from which signals are multiplied one by one; smaller signals each get a copy of all tables
 LARGE = 1 << 22
 
 
@@ -67,10 +67,10 @@ def chain_tables(
         plan: the layout.
         kernel: whether the input is a kernel, which fills the transform, or a signal, which may be shorter.
         parts: 1 if the input is real, 2 if it is complex.
-        dtype: of the tables.
+        dtype: dtype of the tables.
         device: device of the tables.
-        scaled: whether the chain divides by the transform's length, except for its first digit, and the inverse does
-            not; otherwise the inverse divides.
+        scaled: whether the chain divides by the transform's length, except for its first digit; otherwise the inverse
+            divides.
     """
     first, second = (plan.first, plan.second) if kernel else plan.valid
     forward, inverse, rest = [], [], plan.first

@@ -29,7 +29,7 @@ MOST_PROGRAMS = 65_535
 
 
 class Blocks:
-    """The outer transform of a convolution, and how its work is divided into chunks."""
+    """The outer transform of a convolution, and its division into chunks."""
 
     plan: Plan
     tuning: Tuning
@@ -56,7 +56,7 @@ class Blocks:
         if plan.digits:
             self.chain = ChainLaunch(plan, self.dtype, self.device, self.scaled, self.real)
         self.blocks = -(-self.length // plan.outer_step)
-        # Axes of the grid that kernels are scattered to.
+        # Axes of the grid to which kernels are scattered.
         self.grid = plan.outer, plan.m1 * plan.m2, plan.m2
         if plan.digits:
             rest = plan.second * plan.m1 * plan.m2
@@ -100,17 +100,17 @@ class Blocks:
         return found
 
     def channels_of_a_chunk(self, training: bool) -> int:
-        """Return the fastest number of channels per chunk, between half of what fits the budget and all of it."""
+        """Return the fastest number of channels per chunk, between half of the number that fits and all of it."""
         plan, size = self.plan, self.dtype.itemsize
         if not plan.complex:
             return self.channels
         signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
-        # Forward: outer transforms of signal and kernel, and the spectrum. Backward: those of both signals, and sums.
+        # Forward: outer transforms of signal and kernel, and the spectrum. Backward: also those of the other signal.
         each = signal + 2 * kernel
         if training:
             each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)
         if plan.digits:
-            each += max(signal, kernel)  # the product before the last one of a chain
+            each += max(signal, kernel)  # the result of the second last product of a chain
         most = max(1, min(self.channels, MOST_PROGRAMS, self.budget(training) // each))
         return min(range(-(-most // 2), most + 1), key=lambda n: self.time_of_chunks(n, training))
 
@@ -128,7 +128,7 @@ class Blocks:
         return self.hop * -(-channels // (self.hop * self.tuning.stack * self.tuning.tiles))
 
     def parts(self, channels: int, resident: int, more: float = 0.0) -> tuple[int, int]:
-        """Return the number of parts of the batch, and the signals per part."""
+        """Return the number of parts of the batch and of signals per part."""
         each = signals_per_program(self.stacks(channels), self.batch, resident * self.processors, more)
         return -(-self.batch // each), each
 
@@ -143,8 +143,8 @@ class Blocks:
     def budget(self, training: bool) -> int:
         """Return the bytes that outer transforms may use, from the bytes of signals and kernels in float32.
 
-        The formula in torch peaks at 14 times the signals' bytes for lines, and twice that for planes. The target is a
-        sixth of it, output and both gradients included. In float32 that leaves a third of the signals' bytes for lines.
+        Torch's FFT peaks at 14 times the signals' bytes for lines, and twice that for planes. The target is a sixth of
+        this, with the output and both gradients. In float32 that leaves a third of the signals' bytes for lines.
         """
         tight = training and self.itemsize == 4
         share = self.tuning.shares[len(self.points) > 1][tight]

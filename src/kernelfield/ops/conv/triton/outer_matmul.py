@@ -17,10 +17,11 @@ WIDE, ROWS = 4096, 32
 def multiply(table: Tensor, x: Tensor, out: Tensor) -> None:
     """Multiply every signal by a matrix: (i, j) times (batch, channels, j · length).
 
-    The products are written to ``out``, (batch, channels, i · length). The table is one matrix for all signals, or
-    (batch, channels, i, j). Channels may be a slice of a larger tensor. Signals are neither copied nor transposed.
+    The products are written to ``out``, (batch, channels, i · length). The table is one matrix for all signals, or one
+    per signal, (batch, channels, i, j). Channels may be a slice of a larger tensor. Signals are neither copied nor
+    transposed.
     """
-    if x.is_contiguous() and out.is_contiguous():  # all at once
+    if x.is_contiguous() and out.is_contiguous():  # one product for all signals
         x, out = x.flatten(0, 1)[None], out.flatten(0, 1)[None]
         table = table if table.dim() == 2 else table.flatten(0, 1)[None]
     with torch.autocast(table.device.type, enabled=False):  # always in the table's dtype

@@ -3,15 +3,15 @@
 A signal is arranged as a matrix. Its spectrum takes two products with small tables, one per axis:
 
 - a plane of up to 64 × 64 is that matrix already;
-- a line of up to 4,096 samples is written row by row, and a twiddle factor between the products makes the two small
+- a line of up to 4,096 samples is written row by row, and twiddle factors between the products make the two small
   transforms one long one;
-- anything larger has an *outer* transform first: over the blocks of a long line, the rows of a large plane or the
+- larger signals have an *outer* transform first, over the blocks of a long line, the rows of a large plane or the
   slices of a volume. The inner transform is then one of the above, with complex values;
-- where there are more than 256 of these, or slices larger than a tile, the outer transform is a chain of products
-  (:mod:`.outer_chain`), and the inner one a line.
+- with more than 256 blocks, rows or slices, or slices larger than a tile, the outer transform is a chain of products
+  (:mod:`.outer_chain`), and the inner one that of a line.
 
 A boundary of zeros needs a transform of twice the length. Along the first axis that costs nothing: at the
-frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``. Whatever wraps around therefore lands in
+frequencies k + ¼ of a transform of the signal's own length N, ``z^N = -i``. Samples that wrap around therefore land in
 the imaginary part, separate from the real signal.
 """
 
@@ -31,16 +31,16 @@ __all__ = ["Plan", "find_digits", "make_plan", "power"]
 LEAST = 16
 #: largest tile whose spectrum stays in registers
 LARGEST = {False: 64 * 128, True: 64 * 64}
-#: bytes of shared memory for tables and transposed tiles, on an H200; :mod:`kernelfield.ops.architectures` has others
+#: bytes of shared memory for tables and transposed tiles on an H200; :mod:`kernelfield.ops.architectures` has others
 MEMORY = 227 << 10
 LONGEST_OUTER = 256
 #: longest line in one tile
 LONGEST_LINE = 4096
-#: longest product of a chain of two, longest single product, and the number that divides all lengths
+#: longest product of a chain of two, longest single product, and a common divisor of all lengths
 LONGEST_DIGIT, LONGEST_SINGLE, ALIGNMENT = 128, 256, 8
-#: values of one channel in the largest grid that a kernel indexes; within a channel, kernels count in 32 bits
+#: largest number of values of one channel, because kernels index the values of a channel in 32 bits
 MOST_VALUES = 1 << 31
-#: samples of a block of a line in a chain: tiles of 32 × 32 take half as long per sample as larger ones
+#: samples of a block of a line in a chain; tiles of 32 × 32 take half as long per sample as larger ones
 BLOCK = 1024
 
 
@@ -51,14 +51,14 @@ class Plan:
     Args:
         outer: length of the outer transform; 1 if there is none.
         outer_step: samples between two blocks of the outer transform.
-        phase: whether the outer transform needs twiddle factors, since its blocks are consecutive parts of a line.
+        phase: whether the outer transform needs twiddle factors, because its blocks are consecutive parts of a line.
         shift: ¼ if the first axis is followed by zeros, 0 if it is periodic.
         m1: length of the transform over rows.
         m2: length of the transform over columns.
         rows: rows of the signal's matrix.
         cols: columns of the signal's matrix.
         length: samples in the matrix; the last row of a line may be short.
-        twiddle: whether its rows are consecutive parts of a line.
+        twiddle: whether the rows of the matrix are consecutive parts of a line.
         element: bytes of shared memory per number: 2 for half precision, 4 for tf32, 8 for three tf32 products.
         digits: lengths of the products along the first axis, if the outer transform is a chain of products.
         second: length of the outer transform along the second axis, over rows of a volume or blocks of a plane's rows.
@@ -130,7 +130,7 @@ class Plan:
         parts = 2 if self.complex else 1
         tables = 2 * parts * n1 * k1 + 4 * n2 * k2
         if self.element > 2:
-            tables *= 2  # these dtypes cannot be read transposed: store both
+            tables *= 2  # tables of these dtypes cannot be read transposed, so both are stored
         return self.element * (tables + parts * n1 * n2 + 2 * n2 * k1)
 
     def fits(self, memory: int = MEMORY) -> bool:
@@ -182,7 +182,7 @@ def make_plan(
 def _largest_index(plan: Plan, lengths: tuple[int, ...], reaches: tuple[int, ...]) -> int:
     """Return the number of values of one channel, of its outer transform or of its kernel, whichever has more."""
     rows, *others = (2 * max(length, reach) + 1 for length, reach in zip(lengths, reaches, strict=True))
-    # Kernels are read at rows of the outer transform, from the centre on.
+    # Kernels are read at rows of the outer transform, beginning at the centre.
     points = (max(rows, plan.outer // plan.second) + reaches[0]) * math.prod(others)
     return max(2 * plan.outer * plan.m1 * plan.m2, points)
 

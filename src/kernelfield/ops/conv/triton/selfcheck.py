@@ -1,7 +1,7 @@
 """Compare the tensor-core convolution with an FFT the first time a shape is used, on two of its channels.
 
-The Triton compiler has not been tested on every GPU and every layout. If the results differ by more than rounding
-explains, the check warns, and the FFT convolves this shape now and from then on.
+The Triton compiler has not been tested on every GPU and every layout. If the results differ by more than rounding, the
+check warns, and the FFT convolves this shape from then on.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TOLERANCE", "is_refused", "refuse", "verified_conv", "verified_grads"]
 
-#: largest relative error attributed to rounding, several times the measured one
+#: largest relative error attributed to rounding, several times the measured error
 TOLERANCE = {"bfloat16": 0.05, "tf32": 0.02, "tf32x3": 1e-4}
 #: whether results are compared at all
 CHECKS = os.environ.get("KERNELFIELD_CHECK") != "0"
@@ -31,12 +31,12 @@ _refused: set[Any] = set()
 
 
 def is_refused(x: Tensor, kernel: Tensor) -> bool:
-    """Return whether these shapes failed the comparison and are left to the FFT."""
+    """Return whether these shapes failed the comparison, so that the FFT convolves them."""
     return bool(_refused and _key(x, kernel) in _refused)
 
 
 def refuse(x: Tensor, kernel: Tensor, why: str) -> None:
-    """Leave convolutions of these shapes to the FFT from now on, and warn once."""
+    """Use the FFT for these shapes from now on, and warn once."""
     _refused.add(_key(x, kernel))
     what = f"tensor-core convolution of {tuple(x.shape)} with {tuple(kernel.shape)}, {x.dtype}, {why}"
     warnings.warn(f"{what}; the FFT is used from now on", stacklevel=2)
@@ -80,7 +80,7 @@ def verified_grads(
     causal: bool,
     periodic: list[bool],
 ) -> tuple[Tensor, Tensor]:
-    """Return ``grads`` if they are right, else the gradients by FFT; only those that ``need`` marks are compared."""
+    """Return ``grads`` if they are correct, else the gradients by FFT; ``need`` marks the gradients to compare."""
     key = _key(x, kernel), "gradients", *need, causal, *periodic, products
     if not _is_due(key, x):
         return grads
@@ -103,7 +103,7 @@ def _key(x: Tensor, kernel: Tensor) -> Any:
 
 
 def _is_due(key: Any, x: Tensor) -> bool:
-    """Return whether a comparison is still to be made and is possible: during graph capture nothing is computed."""
+    """Return whether a comparison is still to be made and possible; during graph capture nothing is computed."""
     if not CHECKS or key in _verified or x.numel() == 0:
         return False
     return not (x.is_cuda and torch.cuda.is_current_stream_capturing())
@@ -128,7 +128,7 @@ def _norms(x: Tensor) -> Tensor:
 def _agrees(key: Any, products: str, *triples: tuple[Tensor, Tensor, Tensor]) -> bool:
     """Return whether each found tensor is close to the expected one; mark ``key`` as verified if this was conclusive.
 
-    Spectra are rounded. Where terms cancel, the error is therefore relative to ``scale``, the norms of the factors.
+    The error is relative to ``scale``, the norms of the factors, because spectra are rounded before terms cancel.
     Values that are all zero or not finite are inconclusive.
     """
     conclusive = True

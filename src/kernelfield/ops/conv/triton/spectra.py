@@ -104,7 +104,7 @@ def spectrum_from_points(
 
 @triton.jit
 def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum divided by m1 m2; SCALED: divided by m1 and its largest value, and that value.
+    """Return a spectrum divided by m1 m2, or if SCALED by m1 and its largest value, and that value.
 
     With the factor 1 / m1 of the inverse transform, neither the product of two spectra nor the values between the two
     steps of its inverse leave the range of float16, for any signal.
@@ -120,7 +120,7 @@ def unit_spectrum(kr, ki, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.
 
 @triton.jit
 def write_scales(scales, points_scales, top, first, hop, channels, S: tl.constexpr, COMPLEX: tl.constexpr):
-    """Write the factors to multiply the spectra of a stack by."""
+    """Write the factors by which to multiply the spectra of a stack."""
     at = first + tl.arange(0, S) * hop
     if S == 1:
         top = tl.full((1,), 0.0, tl.float32) + top
@@ -248,7 +248,7 @@ def gradient_kernel(
 
 @triton.jit
 def _over_largest(sr, si, m1, m2, S: tl.constexpr, K1: tl.constexpr, SCALED: tl.constexpr):
-    """Return a spectrum divided by m1 m2; SCALED: by its largest value, and the factor of its inverse."""
+    """Return a spectrum divided by m1 m2, or if SCALED by its largest value, and the factor of its inverse."""
     back = 1.0
     if SCALED:
         top = tl.maximum(largest(sr, S, False), largest(si, S, False))
@@ -264,7 +264,7 @@ def _inverse_first_step(
     sr, si, b2, half,
     K1: tl.constexpr, K2: tl.constexpr, UPRIGHT: tl.constexpr, SHARED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the first step of the inverse of a spectrum; ``half`` 1: for the second half of the columns."""
+    """Return the first step of the inverse of a spectrum; ``half`` = 1 selects the second half of the columns."""
     if half == 1:
         sr, si = sr * _signs(K2)[None, :], si * _signs(K2)[None, :]
     return third_step(sr, si, b2, K1, UPRIGHT, SHARED, PRECISION)

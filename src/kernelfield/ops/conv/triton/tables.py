@@ -20,7 +20,7 @@ __all__ = ["inner_tables", "outer_products", "outer_tables"]
 
 def waves(rows: int, cols: int, length: int, shift: float = 0.0) -> Tensor:
     r"""Return :math:`e^{-2\pi i\, (k + \text{shift})\, n / \text{length}}` as (rows k, cols n) in complex128."""
-    # Remove full turns before taking the cosine: 4 k n is an exact integer.
+    # Full turns are removed before taking the cosine, exactly, because 4 k n is an integer.
     turns = (4 * torch.arange(rows)[:, None] + round(4 * shift)) * torch.arange(cols) % (4 * length)
     return torch.polar(torch.ones(rows, cols, dtype=torch.float64), turns.double() * (-2 * math.pi / (4 * length)))
 
@@ -33,7 +33,7 @@ def _fill(table: Tensor, rows: int, cols: int) -> Tensor:
 
 
 def _cast(table: Tensor, plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return a table in the dtype of the products. Round to tf32 here, since the hardware would truncate."""
+    """Return a table in the dtype of the products, rounded to tf32 if needed, since the hardware would truncate."""
     table = table.to(dtype)
     if plan.element == 4:
         table = ((table.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
@@ -51,21 +51,21 @@ def _both_parts(table: Tensor, rows: int, cols: int, inputs: int) -> Tensor:
 def inner_tables(plan: Plan, dtype: torch.dtype, device: torch.device) -> Tensor:
     """Return a2, a1 and the twiddle tables in one flat tensor, as :mod:`.tile_ops` reads them.
 
-    Where matrix instructions cannot read a table transposed, the transposed table is included too. In the upright
-    layout a1 is transposed. Consecutive blocks of a line need twiddle factors of the outer transform. These are
-    separable: a1 holds those of rows and the twiddle tables those of columns, so each outer frequency has its own
-    tables. The factor 1 / (m1 m2) of the inverse transform is not included.
+    If matrix instructions cannot read a table transposed, the transposed table is included too. In the upright layout
+    a1 is transposed. Consecutive blocks of a line need twiddle factors of the outer transform. These are separable: a1
+    contains those of rows and the twiddle tables those of columns, so each outer frequency has its own tables. The
+    factor 1 / (m1 m2) of the inverse transform is not included.
     """
     n1, n2, k1, k2 = plan.tile
     shared = plan.element == 2
     shift = 0.0 if plan.complex else plan.shift
-    # Use the rows and columns of the tile: a kernel may have more than the signal.
+    # The rows and columns of the tile, because a kernel may have more than the signal.
     first = waves(plan.m1, min(n1, plan.m1), plan.m1, shift).T[None]
     second = waves(plan.m2, min(n2, plan.m2), plan.m2)
     twiddle = waves(plan.m1, plan.m2, plan.m1 * plan.m2, shift)[None]
     a2 = _both_parts(second.T, n2, k2, 2)
     tables = [_cast(table.flatten(), plan, dtype, device) for table in ([a2] if shared else [a2, a2.T])]
-    # Some outer frequencies at a time: all of them in float64 can be gigabytes.
+    # Some outer frequencies at a time, because all of them can take gigabytes in float64.
     for phases in (_phases(plan) if plan.phase else torch.ones(1, plan.m1 * plan.m2)).split(256):
         a1, factors = first, twiddle
         if plan.phase:
@@ -95,7 +95,7 @@ def outer_tables(
 ) -> tuple[Tensor, Tensor]:
     """Return the tables of ``split`` (r, q) and of ``merge`` (q, r), padded to these sides."""
     table = waves(plan.outer, blocks, plan.outer, plan.shift)
-    # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z): merge needs no conjugate.
+    # Re(conj(w) z) = Re(w) Re(z) + Im(w) Im(z), so merge needs no conjugate.
     forward, inverse = _fill(table, r, q), _fill(table.T / (1 if scaled else plan.outer), q, r)
     return _cast(forward, plan, dtype, device), _cast(inverse, plan, dtype, device)
 
@@ -107,7 +107,7 @@ def outer_products(plan: Plan, inputs: int, dtype: torch.dtype, device: torch.de
     Args:
         plan: the layout.
         inputs: number of parts of the input: 1 if it is real, 2 if it is complex.
-        dtype: of the matrices.
+        dtype: dtype of the matrices.
         device: device of the matrices.
     """
     table = waves(plan.outer, plan.outer, plan.outer, plan.shift)

@@ -1,12 +1,12 @@
-"""The steps of the inner transform of a tile and of its inverse: products with small tables.
+"""The steps of the inner transform of a tile and of its inverse, which are products with small tables.
 
 A complex matrix is stored as a real one with twice the columns, the real part left of the imaginary part. A complex
 product is then one product of real matrices:
 
     [ur ui] · [[ar, ai], [-ai, ar]] = [ur ar - ui ai, ur ai + ui ar]
 
-and the table of the inverse transform is that of the transform, transposed. :mod:`.transform` explains the
-layout of tiles and the constants.
+The table of the inverse transform is the transposed table of the transform. :mod:`.transform` explains the layout of
+tiles and the constants.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -66,7 +66,7 @@ def _twiddle(
         row, col = tl.arange(0, S * ROWS) % ROWS, tl.arange(0, COLS)
     at = start + row[:, None] * (2 * COLS)
     if PACKED:
-        # Load both as one tensor, so that the conversion to the layout of products happens here, not at each use.
+        # Both are loaded as one tensor, so that it is converted to the layout of products here and not at each use.
         both = tl.arange(0, 2 * col.shape[0])
         both = (both // col.shape[0]) * COLS + both % COLS
         tr, ti = parts(tl.load(tables + at + both[None, :]))
@@ -150,7 +150,7 @@ def spectral_indices(hop, start, S: tl.constexpr, K1: tl.constexpr, K2: tl.const
 
 @triton.jit
 def operand(a, like, PRECISION: tl.constexpr):
-    """Cast to the dtype of the tables. Round to tf32, since the hardware would truncate."""
+    """Cast to the dtype of the tables, rounded to tf32 if needed, since the hardware would truncate."""
     a = a.to(like.dtype)
     if PRECISION == "tf32" and like.dtype == tl.float32:
         a = ((a.to(tl.int32, bitcast=True) + 0x1000) & -0x2000).to(tl.float32, bitcast=True)
@@ -159,7 +159,7 @@ def operand(a, like, PRECISION: tl.constexpr):
 
 @triton.jit
 def largest(a, S: tl.constexpr, UPRIGHT: tl.constexpr):
-    """Return the largest magnitude of each of S > 1 channels, in rows or UPRIGHT columns; of one channel if S = 1."""
+    """Return the largest magnitude of each of S channels, in rows or UPRIGHT columns; a single value if S = 1."""
     top = tl.abs(a).to(tl.float32)
     if S > 1:
         if UPRIGHT:
@@ -179,7 +179,7 @@ def largest(a, S: tl.constexpr, UPRIGHT: tl.constexpr):
 def spread(a, S: tl.constexpr, N: tl.constexpr, UPRIGHT: tl.constexpr):
     """One value per channel, S > 1 -> a column (s n, 1), UPRIGHT: a row (1, s n)."""
     if S > 1:
-        # A reshape would impose its layout on everything it is multiplied with.
+        # A reshape would impose its layout on all tensors that it is multiplied with.
         channel = tl.arange(0, S * N) // N
         column = tl.full((S * N,), 0.0, tl.float32)
         for s in tl.static_range(S):
@@ -197,8 +197,8 @@ def spread(a, S: tl.constexpr, N: tl.constexpr, UPRIGHT: tl.constexpr):
 def unpacked(re, im, zero, like, PACKED: tl.constexpr):
     """Unpack to float32 at the point of use.
 
-    The compiler would hoist the conversion out of the loop and use twice the registers. The dependence on ``zero``, a
-    value it cannot know to be constant, prevents that.
+    The compiler would move the conversion out of the loop and use twice the registers. The dependence on ``zero``,
+    which the compiler does not know to be constant, prevents that.
     """
     if PACKED and like.dtype != tl.float32:
         both = re ^ zero
@@ -213,7 +213,7 @@ def unpacked(re, im, zero, like, PACKED: tl.constexpr):
 
 @triton.jit
 def times(ar, ai, br, bi, CONJUGATE: tl.constexpr):
-    """Multiply two complex numbers, CONJUGATE: the first with the conjugate of the second."""
+    """Multiply two complex numbers, or if CONJUGATE the first by the conjugate of the second."""
     if CONJUGATE:
         return ar * br + ai * bi, ai * br - ar * bi
     return ar * br - ai * bi, ar * bi + ai * br
@@ -261,7 +261,7 @@ def second_step(
     """Result of the first step -> spectrum, real and imaginary parts (s k1, k2), in float32."""
     ur, ui = operand(ur, a2, PRECISION), operand(ui, a2, PRECISION)
     if UPRIGHT and K1 < 64:
-        # Slim programs: each part of a product is already laid out in registers as the next product reads it.
+        # In slim programs each part of a product is already in the register layout that the next product reads.
         re, im = _quarter(a2)
         ur, ui = _stacked(ur, S, N2, K1), _stacked(ui, S, N2, K1)
         vr = tl.dot(-ui, im, tl.dot(ur, re, input_precision=PRECISION), input_precision=PRECISION)

@@ -2,8 +2,8 @@
 
     y[b, i] = Σ_j x[b, j] w[j, i],   w[j, i] = k[i - j + c]
 
-The batch is one side of every product, so a tile of the Toeplitz matrix, built from the kernel when needed, serves
-up to 64 signals. A training step takes three products:
+The batch is one side of every product. A tile of the Toeplitz matrix, built from the kernel when needed, therefore
+serves up to 64 signals. A training step takes three products:
 
 - forward, y = x · w: a program computes one block of outputs and loops over the inputs that affect it;
 - input gradient: the same with the transposed matrix;
@@ -13,8 +13,8 @@ up to 64 signals. A training step takes three products:
 ``docs/internals/long-convolutions.md`` draws the indices. Constants of all kernels: BM signals and BK terms of the
 sum per step.
 COPIES: the kernel is given as eight copies, each shifted by one more sample and padded with zeros, so that all rows of
-a tile are read 16 bytes at a time without a mask. STEPS and ROUNDS: loop counts for the interpreter, which only
-supports constant ones; 0 to compute them at run time.
+a tile are read 16 bytes at a time without a mask. STEPS and ROUNDS: loop counts for the interpreter, which supports
+only constant ones; 0 if they are computed at run time.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -31,7 +31,7 @@ SIZES = ["batch", "channels", "points", "centre", "zeros", "blocks", "outputs"]
 
 @triton.jit
 def _operand(a, PRECISION: tl.constexpr):
-    """Return ``a`` as an operand: rounded to tf32, since the hardware would truncate; float32 for "ieee"."""
+    """Return ``a`` as an operand, rounded to tf32, since the hardware would truncate, or in float32 for "ieee"."""
     if PRECISION == "ieee":
         a = a.to(tl.float32)
     elif PRECISION == "tf32" and a.dtype == tl.float32:
@@ -131,7 +131,7 @@ def _diagonals(
         x = _operand(_lines(x_base, b, j, batch, stride, length), PRECISION)
         g = _operand(_lines(g_base, b, i, batch, stride, length), PRECISION)
         acc = tl.dot(tl.trans(x), g, acc, input_precision=PRECISION)
-    # Shift row j by j, so that diagonals become columns. Columns beyond the last belong to other programs.
+    # Row j is shifted by j, so that diagonals become columns. Columns beyond the last belong to other programs.
     w = tl.arange(0, TJ + W)
     at = tl.minimum(tl.arange(0, TJ)[:, None] + w[None, :], TJ + W - 1)
     sums = tl.sum(tl.gather(acc, at, 1), 0)
@@ -148,7 +148,7 @@ def toeplitz_kernel(
     PRECISION: tl.constexpr, STAGES: tl.constexpr, STEPS: tl.constexpr,
 ):  # fmt: skip
     """Convolve: (batch, channels, length) with (channels, points), or (channels, 8, row) COPIES of them."""
-    # The last outputs of a causal kernel depend on the most inputs, so they start first.
+    # The last outputs of a causal kernel depend on the most inputs, so their programs start first.
     block = tl.num_programs(2) - 1 - tl.program_id(2)
     _product(
         x_ptr, kernel_ptr, y_ptr, tl.program_id(0), block, tl.program_id(1),
@@ -164,7 +164,7 @@ def toeplitz_grads_kernel(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, TJ: tl.constexpr, W: tl.constexpr,
     COPIES: tl.constexpr, PRECISION: tl.constexpr, STAGES: tl.constexpr, STEPS: tl.constexpr, ROUNDS: tl.constexpr,
 ):  # fmt: skip
-    """Compute both gradients: per channel, ``blocks`` programs for the kernel's, the others for that of x."""
+    """Compute both gradients; per channel, ``blocks`` programs compute the kernel's, the others that of x."""
     turn = tl.program_id(1)
     if turn < blocks:
         _diagonals(

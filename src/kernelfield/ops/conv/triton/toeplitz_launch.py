@@ -23,7 +23,7 @@ class ToeplitzTile:
     Args:
         outputs: number of outputs in a tile of the Toeplitz matrix.
         inputs: number of inputs in such a tile.
-        window: number of output gradients that one block of 64 inputs is multiplied with. It yields the gradients of
+        window: number of output gradients by which one block of 64 inputs is multiplied, for the gradients of
             ``window - 64`` kernel points.
         copies: whether to write shifted copies of the kernel first, so that tiles are read with aligned vector loads.
         warps: warps per program.
@@ -91,14 +91,14 @@ def toeplitz_conv(x: Tensor, kernel: Tensor, causal: bool, tile: ToeplitzTile | 
 def toeplitz_grads(
     grad: Tensor, x: Tensor, kernel: Tensor, needs: tuple[bool, bool], causal: bool, tile: ToeplitzTile | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradients of :func:`toeplitz_conv`. A gradient that is not needed is returned empty."""
+    """Return the gradients of :func:`toeplitz_conv`; a gradient that is not needed is empty."""
     grad, x, tile = grad.contiguous(), x.contiguous(), tile or choose(x.shape[2])
     need_x, need_kernel = needs
     grad_x = x.new_empty(x.shape if need_x else 0)
     grad_kernel = kernel.new_empty(kernel.shape if need_kernel else 0)
     taps, numbers, constants = _arguments(x, kernel, causal, tile if need_x else replace(tile, copies=False))
     points, centre = numbers[3:5]
-    # Start at a multiple of 16, so that vector loads are aligned.
+    # The first offset is a multiple of 16, so that vector loads are aligned.
     first = -(-(-centre // LEAST) * LEAST)
     width = tile.window - SIDE
     blocks = -(-(points - centre - first) // width) if need_kernel else 0

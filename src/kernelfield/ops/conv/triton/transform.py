@@ -1,13 +1,13 @@
 """The inner transform: one read of the signals, four products with small tables, one write.
 
-A program holds a stack of tiles of ``S`` channels and loops over ``EACH`` entries of the batch. It does so for
-``TILES`` stacks in turn. Rows of its matrices are (channel, column) or (channel, row of the spectrum), so that the
-right factor of every product is a constant table:
+A program holds a stack of tiles of ``S`` channels and loops over ``EACH`` entries of the batch, for ``TILES`` stacks
+one after the other. Rows of its matrices are (channel, column) or (channel, row of the spectrum), so the right factor
+of every product is a constant table:
 
     signal (s n2, n1) · a1 -> (s n2, k1), twiddle, transpose -> (s k1, n2) · a2 -> spectrum (s k1, k2)
 
-The inverse takes the same steps in reverse. Where the spectrum has at least 64 rows, as many as a matrix instruction,
-the layout is *upright*: the first table is the left factor, and nothing is transposed:
+The inverse takes the same steps in reverse. If the spectrum has at least 64 rows, as many as a matrix instruction, the
+layout is *upright*: the first table is the left factor, and no transposition is needed:
 
     a1 · signal (n1, s n2) -> (k1, s n2), twiddle, as (s k1, n2) · a2 -> spectrum (s k1, k2)
 
@@ -21,7 +21,7 @@ the layout is *upright*: the first table is the left factor, and nothing is tran
 - SHARED: the inverse uses the table of the transform, read transposed, which the hardware supports in half precision
   only;
 - READY: the kernel is given by its spectrum; otherwise each program computes the spectra of its channels' kernels;
-- REAL: the kernel has no imaginary part, since it has no negative offsets or the first axis is periodic;
+- REAL: the kernel has no imaginary part, because it has no negative offsets or the first axis is periodic;
 - HOLD: a given spectrum stays in registers instead of being read again for every signal;
 - SCALED: products are in float16, which is as precise as tf32 but has a smaller range, so every tile is first divided
   by its largest value. Tables then do not include the factor of the inverse transform.
@@ -87,7 +87,7 @@ def _kernel(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
     REAL: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectrum of a stack's kernels, and the factor to multiply it by if that is done here."""
+    """Return the spectrum of a stack's kernels, and the factor by which to multiply it, if the caller must."""
     unit = 1.0
     if READY:
         kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
@@ -178,7 +178,7 @@ def conv_kernel(
             there = inside & (b + turn < batch)
             coming, top = _unit(coming, S, N2, UPRIGHT, SCALED and not COMPLEX)
             x = operand(coming, a1, PRECISION)
-            # Prefetch for the next turn.
+            # Prefetch the next signal.
             x_base += step
             coming = tl.load(x_base + at, mask=inside & (b + turn + 1 < batch) & (turn + 1 < EACH), other=0.0)
             ur, ui = first_step(x, a1, tr, ti, zero, TWIDDLE, UPRIGHT, PACKED, PRECISION)

@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 __all__ = ["CHUNK", "SUMS", "Tuning", "signals_per_program", "tuning", "wave_time"]
 
-#: allowed numbers of signals per program; few, since each one is compiled separately
+#: allowed numbers of signals per program; few, because each needs its own compiled kernel
 SIGNALS = (1, 2, 3, 4, 5, 6, 8, 10, 13, 16, 22, 32, 64, 128)
-#: time to load the tables, to launch a chunk, and to pass on partial sums, in units of the time per signal
+#: times to load the tables, to launch a chunk, and to pass on partial sums, in units of the time per signal
 START = 1.5
 CHUNK = 12.0
 SUMS = 2.0
@@ -23,7 +23,7 @@ SUMS = 2.0
 
 @dataclass(frozen=True)
 class Tuning:
-    """Parameters that change the speed of a launch, not its result.
+    """Parameters that change the speed of a launch but not its result.
 
     Args:
         upright: whether the first table is the left factor.
@@ -32,27 +32,27 @@ class Tuning:
         hold: whether a precomputed kernel spectrum stays in registers in the forward pass.
         hold_backward: the same in the backward pass.
         precompute: whether the kernel's spectrum and its gradient are computed by separate launches.
-        fused_batch: largest batch for which the spectrum is computed in the same launch after all, if there is an
+        fused_batch: largest batch for which the spectrum is nevertheless computed in the same launch, if there is an
             outer transform.
         fused_batch_backward: the same in the backward pass.
         split_grads: whether the two gradients are computed by separate launches.
         split_columns: number of programs that share the columns of a spectrum, for a separate kernel gradient.
         resident: programs per multiprocessor, as limited by registers.
         resident_backward: the same in the backward pass.
-        packed: whether twiddle factors and spectra are held in half precision rather than float32.
+        packed: whether twiddle factors and spectra are in half precision instead of float32.
         packed_backward: the same in the backward pass.
-        tiles: number of channel stacks that one program processes in turn, where the batch alone is too small to make
-            loading the tables worthwhile.
+        tiles: number of channel stacks that one program processes one after the other, if the batch alone is too small
+            to make loading the tables worthwhile.
         rows: rows per tile of the outer transform.
         columns: columns per tile of the outer transform.
         outer_warps: warps per program of the outer transform.
         depth: columns of the outer table per step.
-        stages: depth of its load pipeline.
+        stages: depth of the load pipeline of the outer transform.
         outer_programs: target number of programs of the outer transform.
-        by_library: whether torch's matrix products compute the outer transform, where they can.
-        shares: memory for outer transforms, relative to the signals' bytes in float32: for lines and for more axes,
-            each for half precision or forward, and for float32 backward.
-        kernel_shares: further memory, relative to the kernels' bytes in float32: for half precision and for float32.
+        by_library: whether torch's matrix products compute the outer transform, if they can.
+        shares: memory for outer transforms, relative to the signals' bytes in float32. The first pair is for lines, the
+            second for more axes. Each pair is for half precision or forward, and for float32 backward.
+        kernel_shares: further memory, relative to the kernels' bytes in float32, for half precision and for float32.
         least_bytes: memory that outer transforms may always use.
     """
 
@@ -132,7 +132,7 @@ def signals_per_program(stacks: int, batch: int, slots: int, more: float = 0.0) 
     """Return the number of signals per program that minimises :func:`wave_time`.
 
     Args:
-        stacks: number of channel stacks; each has programs of its own.
+        stacks: number of channel stacks; each has its own programs.
         batch: signals per stack.
         slots: programs that run at the same time.
         more: further time per program, in units of the time per signal.
@@ -148,8 +148,8 @@ def signals_per_program(stacks: int, batch: int, slots: int, more: float = 0.0) 
 def wave_time(stacks: int, batch: int, each: int, slots: int, more: float = 0.0) -> float:
     """Return the run time with ``each`` signals per program, in units of the time per signal.
 
-    A device runs ``slots`` programs at a time, wave after wave. Each takes the time of its signals, and :data:`START`
-    more to load its tables.
+    A device runs ``slots`` programs at a time, wave after wave. Each takes the time of its signals plus :data:`START`
+    to load its tables.
     """
     waves = -(-stacks * -(-batch // each) // slots)
     return waves * (each + START + more)

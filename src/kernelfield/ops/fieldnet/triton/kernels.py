@@ -1,10 +1,11 @@
-"""Features of kernel networks on regular grids, as Triton kernels: the numbers of a grid in, the last hidden layer out.
+"""Triton kernels that compute the last hidden layer of kernel networks on regular grids from the numbers of a grid.
 
-A program has a tile of T grid points of one network, computes their coordinates from their index, and goes through the
-network with everything in registers. The backward pass does so again, so nothing is kept for it. Each program writes
-its own gradients of the weights. They are added up later in a fixed order, so results are the same in every run.
+A program has a tile of T grid points of one network. It computes their coordinates from their index and evaluates the
+network in registers. The backward pass evaluates the network again, so nothing is saved. Each program writes its own
+gradients of the weights. They are added later in a fixed order, so results are the same in every run.
 
-The parameters of a network lie in one row, in this order, for F filters of H units on D axes with A inverse widths:
+The parameters of a network are stored in one row, in this order, for F filters of H units on D axes with A inverse
+widths:
 
     filter network   frequency F·H·D | phase F·H | gamma F·H·A | mean F·H·D | weight H·H, bias H of each hidden map
     sines            weight H·D | bias H | weight H·H, bias H of each hidden map
@@ -18,8 +19,8 @@ import triton.language as tl
 
 __all__ = ["filter_grads_kernel", "filter_kernel", "sine_grads_kernel", "sine_kernel"]
 
-# The function that tl.sum reduces with. tl.sum itself is compiled for a GPU if Triton was imported before the
-# interpreter was selected.
+# The reduction function of tl.sum. tl.sum itself is compiled for a GPU if Triton was imported before the interpreter
+# was selected.
 _add = tl.standard._sum_combine  # noqa: SLF001
 
 
@@ -82,10 +83,10 @@ def _accumulate(q, at, value, mask, ADD: tl.constexpr):
 
 @triton.jit
 def _reduce_angle(z):
-    """Return z minus the nearest multiple of π, in three steps of few bits, and the sign of sine and cosine there.
+    """Return z minus the nearest multiple of π, subtracted in three parts, and the sign of sine and cosine there.
 
-    The sine of a library has code for huge arguments, which would run for every element of a tile. The arguments here
-    are frequencies times coordinates; above 10⁵, float32 does not resolve the phase anyway.
+    A library's sine has code for huge arguments, which would run for every element of a tile. The arguments here are
+    frequencies times coordinates. Above 10⁵, float32 does not resolve the phase anyway.
     """
     turns = tl.floor(z * 0.3183098861837907 + 0.5)
     r = z - turns * 3.140625
@@ -96,7 +97,7 @@ def _reduce_angle(z):
 
 @triton.jit
 def _sine(z):
-    """Return sin z, by a series on [-π/2, π/2] whose error is below rounding."""
+    """Return sin z by a series on [-π/2, π/2] with an error below rounding."""
     r, sign = _reduce_angle(z)
     s = r * r
     odd = -1.984126984e-4 + s * (2.755731922e-6 + s * (-2.505210839e-8 + s * 1.605904384e-10))
@@ -170,7 +171,7 @@ def _filter_grads(
     p, q, f, slope, unit, x0, x1, x2, there,
     F: tl.constexpr, H: tl.constexpr, D: tl.constexpr, A: tl.constexpr, ADD: tl.constexpr,
 ):  # fmt: skip
-    """Write the gradients of a filter's parameters, given that of its values; return the values."""
+    """Write the gradients of a filter's parameters from the gradient of its values; return the values."""
     own = f * H + unit
     z = _phase(p, f, unit, x0, x1, x2, there, F, H, D)
     by_phase, g = slope * _cosine(z), _sine(z)
@@ -178,7 +179,7 @@ def _filter_grads(
         envelope = _envelope(p, f, unit, x0, x1, x2, there, F, H, D, A)
         by_phase *= envelope
         g *= envelope
-        # The gradient of the exponent, -½ Σ (γ(x - μ))², is that of the values times the values.
+        # The gradient of the exponent, -½ Σ (γ(x - μ))², is the gradient of the values times the values.
         _envelope_grads(p, q, own, slope * g, x0, x1, x2, there, F, H, D, A, ADD)
     _accumulate(q, own * D, tl.reduce(by_phase * x0, 0, _add), there, ADD)
     if D > 1:
@@ -191,7 +192,7 @@ def _filter_grads(
 
 @triton.jit
 def _axis_grads(p, q, own, slope, x, d, G, M, there, D: tl.constexpr, A: tl.constexpr, ADD: tl.constexpr):
-    """Write the gradient of an axis's mean; return that of its inverse width."""
+    """Write the gradient of the mean along an axis; return the gradient of its inverse width."""
     gamma, offset = _row(p, G, own, A, d if A > 1 else 0, there), x - _row(p, M, own, D, d, there)
     _accumulate(q, M + own * D + d, tl.reduce(slope * gamma * gamma * offset, 0, _add), there, ADD)
     return -tl.reduce(slope * gamma * offset * offset, 0, _add)
@@ -222,7 +223,7 @@ def _envelope_grads(
 
 @triton.jit
 def _matrix_grads(q, start, slope, h, unit, there, H: tl.constexpr, PRECISION: tl.constexpr, ADD: tl.constexpr):
-    """Write the gradients of a hidden map, given its input and the gradient of its output."""
+    """Write the gradients of a hidden map from its input and the gradient of its output."""
     both = there[:, None] & there[None, :]
     product = tl.dot(tl.trans(slope), h, input_precision=PRECISION)
     _accumulate(q, start + unit[:, None] * H + unit[None, :], product, both, ADD)

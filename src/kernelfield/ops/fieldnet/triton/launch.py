@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = ["fused_features"]
 
-#: grid points per tile, and the most rows of partial gradients per network
+#: grid points per tile, and largest number of rows of partial gradients per network
 _TILE, _ROWS = 16, 512
 
 
@@ -40,7 +40,7 @@ class _Features(EagerFunction):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         packed, *parameters = ctx.saved_tensors
-        if torch.is_grad_enabled():  # second derivatives need operations that have them
+        if torch.is_grad_enabled():  # second derivatives need differentiable operations
             return (*(None,) * 4, *grads_by_formula(ctx.formula, parameters, grad))
         gradients = ctx.call.backward(grad.contiguous(), packed)
         pieces = gradients.split([p.numel() for p in parameters])
@@ -48,18 +48,18 @@ class _Features(EagerFunction):
 
 
 class _Call:
-    """One evaluation: its grid of programs and the arguments that all kernels share.
+    """The grid of programs and the common kernel arguments of one evaluation.
 
     Args:
-        kind: as in :class:`~kernelfield.fields.base.Architecture`, like the next four.
+        kind: kind of network; see :class:`~kernelfield.fields.base.Architecture` for this and the next four.
         hidden: units per layer.
         layers: number of layers.
         widths: inverse widths of an envelope.
         omega: factor inside the sines.
         networks: number of networks.
         grid: the points.
-        width: parameters of a network.
-        on_gpu: whether a GPU runs the kernels, or an interpreter.
+        width: number of parameters of a network.
+        on_gpu: whether a GPU runs the kernels; otherwise an interpreter does.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class _Call:
         self.tiles, self.each = tiles, power_of_2(ceil_div(tiles, _ROWS))
         self.kind: dict[str, Any] = {
             "F": layers, "H": hidden, "D": len(grid.count), "HB": block, "T": tile,
-            "num_warps": 2 if block <= 32 else 4,  # two warps hold no more units without spilling
+            "num_warps": 2 if block <= 32 else 4,  # with more units, registers of two warps would spill
             "PRECISION": "tf32x3" if on_gpu else "ieee",
         }  # fmt: skip
         self.sine = kind == "sines"
@@ -124,9 +124,9 @@ def fused_features(architectures: Sequence[Architecture], grid: KernelGrid, form
     """Return the last hidden layers of networks of one architecture on a grid, (networks, hidden, points).
 
     Args:
-        architectures: one for each network; they differ in their parameters alone.
+        architectures: one for each network; they differ only in their parameters.
         grid: the points.
-        formula: the same function of the parameters of all networks, for second derivatives.
+        formula: the same function of the parameters of all networks in torch operations, for second derivatives.
     """
     parameters = [p for architecture in architectures for p in architecture.parameters]
     return _Features.apply(architectures[0], len(architectures), grid, formula, *parameters)

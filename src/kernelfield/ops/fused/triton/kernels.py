@@ -1,15 +1,15 @@
-"""Triton kernels of norms and activations: each is one pass over a signal.
+"""Triton kernels of norms and activations, each of which is one pass over a signal.
 
-A signal is (batch, channels, length), contiguous. A program works on one channel and on some of its tiles of
-(BB, LB) samples by positions, so a bias, a statistic or a sum for a gradient is one number per program:
+A signal is a contiguous (batch, channels, length) tensor. A program computes some tiles of one channel, of (BB, LB)
+samples by positions, so a bias, a statistic or a sum for a gradient is one number per program:
 
     program (c, part)      tiles of channel c      0 1 2 3 | 4 5 6 7 | 8 9 · ·      PER = 4, parts = 3
 
 Each program writes its sums as one number for its part. The kernel that reads them adds the parts in a fixed order, so
 results are the same in every run.
 
-The normal distribution's Φ comes from formula 7.1.26 of Abramowitz and Stegun. Its error is at most 1.5e-7, and it
-shares its exponential with the density, so GELU and its derivative cost one exponential together.
+The normal distribution function Φ is computed by formula 7.1.26 of Abramowitz and Stegun, with an error of at most
+1.5e-7. It shares its exponential with the density, so GELU and its derivative need one exponential together.
 """
 
 # mypy: disable-error-code="no-untyped-def"
@@ -27,8 +27,8 @@ __all__ = [
     "sums_kernel",
 ]
 
-# The function that tl.sum reduces with. tl.sum itself is compiled for a GPU if Triton was imported before the
-# interpreter was selected.
+# The reduction function of tl.sum. tl.sum itself is compiled for a GPU if Triton was imported before the interpreter
+# was selected.
 _add = tl.standard._sum_combine  # noqa: SLF001
 
 
@@ -75,7 +75,7 @@ def _gelu_slope(x):
 
 @triton.jit
 def _kept(seed, index, threshold):
-    """Return whether dropout keeps each index: a hash of the index and two random words lies below a threshold."""
+    """Return whether dropout keeps each index, if a hash of it and two random words is below a threshold."""
     low, high = tl.load(seed).to(tl.uint32), tl.load(seed + 1).to(tl.uint32)
     h = index.to(tl.uint32) * 0x9E3779B1 + low
     h = (h ^ (h >> 16)) * 0x7FEB352D
@@ -227,7 +227,7 @@ def norm_sums_kernel(
     grad, x, statistics, weight, bias, sums, B, C, L, columns, parts,
     AFFINE: tl.constexpr, GELU: tl.constexpr, PER: tl.constexpr, BB: tl.constexpr, LB: tl.constexpr,
 ):  # fmt: skip
-    """Write Σg and Σg·x̂, (2, parts, channels): g is the gradient before GELU, x̂ the signal before weight and bias."""
+    """Write Σg and Σg·x̂, (2, parts, channels), for the gradient g before GELU and x̂ before weight and bias."""
     c = tl.program_id(0)
     first = tl.program_id(1) * PER
     mean, inverse, scale, shift = _norm_of_channel(statistics, weight, bias, c, C, AFFINE)

@@ -23,7 +23,7 @@ from .kernels import (
 
 __all__ = ["FusedActivate", "FusedLinear", "FusedNorm"]
 
-#: elements per tile, and the number of programs to aim for: enough to fill a large GPU a few times over
+#: elements per tile, and target number of programs, enough to fill a large GPU a few times over
 _TILE, _PROGRAMS = 1024, 4096
 
 
@@ -36,7 +36,7 @@ class _Tiles:
         columns = ceil_div(n, lb)
         tiles = ceil_div(b, bb) * columns
         parts = max(1, min(tiles, _PROGRAMS // c, 256)) if parallel else min(tiles, 2)
-        per = power_of_2(ceil_div(tiles, parts))  # few loop lengths to compile
+        per = power_of_2(ceil_div(tiles, parts))  # powers of two give few loop lengths to compile
         self.parts = ceil_div(tiles, per)
         self.grid = (c, self.parts)
         self.sizes = (b, c, n, columns)
@@ -89,7 +89,7 @@ class _Activation:
         return out, None if bias is None else sums.sum(dim=0).to(bias.dtype)
 
     def kept(self, shape: torch.Size, like: Tensor) -> Tensor | None:
-        """Return the dropout mask with its factor, from the kernel's output for a signal whose GELU is known."""
+        """Return the dropout mask times its factor, from the kernel's output for a signal whose GELU is known."""
         if self.seed is None:
             return None
         ten = torch.full(shape, 10.0, dtype=torch.float32, device=like.device)  # GELU(10) is 10
@@ -123,7 +123,7 @@ class FusedActivate(EagerFunction):
 class FusedLinear(EagerFunction):
     """residual + drop(gelu(W x + bias)): a linear map of the channels and the activation after it.
 
-    Matrix products are fastest when the rows of all matrices are multiples of 16 bytes, which 380 channels in bfloat16
+    Matrix products are fastest if the rows of all matrices are multiples of 16 bytes, which 380 channels in bfloat16
     are not. The map then computes a few extra outputs with zero weights. They are never read, and their gradients are
     zero.
     """
