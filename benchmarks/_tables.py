@@ -16,7 +16,16 @@ MISSING = "–"
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a Markdown table whose columns line up in a terminal too."""
+    """Return a Markdown table whose columns line up in a terminal too; columns without a single value are left out.
+
+    >>> print(table(["step", "ms", "compiled"], [["p4", "1.2", MISSING], ["p4m", MISSING, MISSING]]))
+    | step | ms  |
+    | ---- | --: |
+    | p4   | 1.2 |
+    | p4m  |   – |
+    """
+    used = [i for i in range(len(header)) if i == 0 or not rows or any(line[i] != MISSING for line in rows)]
+    header, rows = [header[i] for i in used], [[line[i] for i in used] for line in rows]
     widths = [max(len(line[i]) for line in (header, *rows)) for i in range(len(header))]
     lines = [
         [cell.ljust(widths[0]) if i == 0 else cell.rjust(widths[i]) for i, cell in enumerate(line)] for line in rows

@@ -16,7 +16,8 @@ another commit, copy this script and the modules it imports from this folder int
     export PYTHONPATH=../before/src
     python ../before/benchmarks/launches.py --as before --commit 6454f8a --out benchmarks/results/launches-cpu.json
 
-``--markdown docs/guides/speed.md`` writes the table into the guide. ``--networks`` without names counts nothing anew.
+``--markdown docs/benchmarks/training-steps.md`` writes the table into that page. ``--networks`` without names counts
+nothing and shows the saved numbers.
 """
 
 from __future__ import annotations

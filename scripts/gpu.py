@@ -28,7 +28,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-#: longest time that a row may take, relative to the recorded time
+#: longest accepted time of a row, relative to its recorded time
 SLOWER = 1.03
 #: seconds of each stage
 LIMITS = {
@@ -93,9 +93,9 @@ class Step:
     """One process of a stage.
 
     Args:
-        name: of the step and of its files.
+        name: name of the step and of its files.
         command: arguments of Python. ``{json}`` stands for the step's JSON file, ``{seconds}`` for the time that is
-            left, less what a benchmark needs to end by itself.
+            left, minus a few seconds in which a benchmark can finish.
         recorded: a file of ``benchmarks/results`` to compare the JSON with.
     """
 
@@ -170,7 +170,7 @@ def compare(found: dict[str, Any], recorded: dict[str, Any]) -> tuple[list[str],
 
 
 def _times(report: dict[str, Any]) -> dict[tuple[str, str], float]:
-    """Return the times of a report by row and way. Times of what is not ours vary with the libraries."""
+    """Return the times of our own ways by row and way; those of torch and of plain formulas vary with its version."""
     rows = report["rows"]
     named = rows.items() if isinstance(rows, dict) else ((row["name"], row) for row in rows)
     found = {}
@@ -189,7 +189,7 @@ def main() -> int:
     parser.add_argument("--stages", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="STAGE")
     parser.add_argument("--limit", type=float, help="seconds of every stage")
     parser.add_argument("--limits", nargs="*", default=[], metavar="STAGE=SECONDS", help="seconds of single stages")
-    parser.add_argument("--quick", action="store_true", help="tiny shapes, to see that it runs; also on a CPU")
+    parser.add_argument("--quick", action="store_true", help="tiny shapes, to test the script; also on a CPU")
     options = parser.parse_args()
     limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)
     for text in options.limits:

@@ -50,7 +50,7 @@ class Plan:
         epochs: number of epochs; that of the recipe if not given.
         settings: further settings.
         folds: folds of a cross-validation.
-        floor: smallest validation score after an epoch, by epoch; a training that is worse ends there.
+        floor: worst accepted validation score, by epoch; a training with a worse one ends there.
     """
 
     recipe: str
@@ -237,11 +237,13 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=Path(".data"))
     parser.add_argument("--results", type=Path, default=ROOT / "results")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
-    parser.add_argument("--seeds", type=int, default=1, help="seeds of each row")
-    parser.add_argument("--at-once", type=int, default=4, help="trainings side by side, over all rows and seeds")
+    parser.add_argument("--seeds", type=int, default=1, help="number of seeds of each row")
+    parser.add_argument(
+        "--at-once", type=int, default=4, help="number of trainings side by side, over all rows and seeds"
+    )
     parser.add_argument("--epochs", type=int, help="epochs of all rows")
-    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="a setting for all rows")
-    parser.add_argument("--note", default="", help="written to each result")
+    parser.add_argument("--set", action="append", default=[], metavar="A.B=C", help="setting A.B=C for all rows")
+    parser.add_argument("--note", default="", help="remark to write to each result")
     parser.add_argument("--time-limit", type=float, help="seconds after which trainings stop, with checkpoints")
     parser.add_argument(
         "--floor",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Creates .venv beside this folder and installs the package into it. Called by demo.sh, test.sh and docs.sh.
-# Does nothing when pyproject.toml and constraints.txt have not changed since the last time.
+# Creates .venv in the root of the repository and installs the package into it. Called by demo.sh, test.sh and docs.sh.
+# Does nothing if pyproject.toml and constraints.txt have not changed since the last call.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 

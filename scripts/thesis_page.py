@@ -30,10 +30,10 @@ TITLES = {
 }
 HEAD = """# Tables and figures of the thesis
 
-This page lists the recipe, script or function that makes each table and figure. "Not built" marks the missing ones.
-`kernelfield reproduce NAME` runs a recipe and needs its data set. Drawings explain a method and hold no data; the
-chapter's page explains it in words. [Results](../results.md) has the numbers of the recipes that were run. `python
-scripts/thesis_page.py` writes this page from `docs/thesis.yaml`, and tests check its entries.
+This page lists the recipe, script or function that makes each table and figure of the thesis. `kernelfield reproduce
+NAME` runs a recipe and needs its data set. Drawings explain a method and hold no data; the linked page explains it in
+words. [Results](../results.md) has the numbers of the recipes that were run. `python scripts/thesis_page.py` writes
+this page from `docs/thesis.yaml`, and tests check its entries.
 
 """
 
@@ -61,11 +61,12 @@ def page() -> str:
     """Return the page."""
     text = HEAD
     for chapter, entries in read_entries().items():
-        text += f"## {chapter} · {TITLES[chapter]}\n\n| label | what | made by | lacks |\n|---|---|---|---|\n"
+        text += f"## {chapter} · {TITLES[chapter]}\n\n| label | content | made by |\n|---|---|---|\n"
         for entry in entries:
             labels = ", ".join(f"`{label}`" for label in entry["label"].split(", "))
             made = ", ".join(show(maker) for maker in entry["made"])
-            text += f"| {labels} | {entry['what']} | {made} | {entry.get('lacks', '')} |\n"
+            made += f"; {entry['lacks']}" if "lacks" in entry else ""
+            text += f"| {labels} | {entry['what']} | {made} |\n"
         text += "\n"
     return text.rstrip("\n") + "\n"
 

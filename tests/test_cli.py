@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     output = call("train", "--out", folder, "--accelerator", "cpu", *SMALL)
     assert "test accuracy " in output
     assert "same weights, every second sample" in output
-    assert "trained 1 epochs in" in output
+    assert "trained 1 epoch in" in output
     # Where there is no terminal: sizes of the splits and the expected time.
     assert "1,294 samples for training, 144 for validation, 359 for testing" in output
     assert re.search(r"digits: about \d+ seconds? left, step 4 of 20", output)

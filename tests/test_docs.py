@@ -165,7 +165,7 @@ README_RESULTS = [
     ("rotated MNIST, attentive p4-CNN", "ch08-rotmnist-p4cnn-full", "test", "accuracy"),
     ("rotated MNIST, partial SE(2), 8 elements", "ch11-rotmnist-se2-8-partial", "test", "accuracy"),
     ("copy memory over 1,000 steps, CKCNN", "ch02-copy-1000", "test", "accuracy"),
-    ("Darcy flow, trained at 16², at 32²", "ch06-darcy-small-ccnn-4-140", "px32", "l2"),
+    ("Darcy flow, trained at 16² and tested at 32²", "ch06-darcy-small-ccnn-4-140", "px32", "l2"),
     ("MNIST6-180, partial SE(2)", "ch11-mnist6-180-se2-8-partial", "test", "accuracy"),
     ("pMNIST, CCNN_4,140", "ch03-pmnist-ccnn-4-140", "test", "accuracy"),
     ("sCIFAR-10, CCNN_4,140", "ch03-scifar10-ccnn-4-140", "test", "accuracy"),

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import pytest
 
-ROOMS = ("cli", "experiments", "layers", "layers.continuous", "models", "ops", "ops.conv", "ops.fused", "viz")
+ROOMS = (
+    *("cli", "data", "experiments", "layers", "layers.continuous", "models", "ops", "ops.conv", "ops.fused"),
+    *("sklearn", "streaming", "testing", "viz"),
+)
 
 
 @pytest.mark.parametrize("room", ROOMS)

@@ -500,7 +500,7 @@ def test_runs_on_other_samples_of_the_same_data_do_not_compare(tmp_path: Path) -
     call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "one")
     shutil.copy(folder / "dark" / "0.png", folder / "dark" / "more.png")
     call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "two")
-    with pytest.warns(UserWarning, match="one and two have other samples of the same data"):
+    with pytest.warns(UserWarning, match="one and two have different samples of the same data"):
         compare_runs([tmp_path / "one", tmp_path / "two"])
     with pytest.raises(ValueError, match="raw must be False for images"):
         load_run(tmp_path / "one").predict(folder / "dark" / "0.png", raw=True)

@@ -63,6 +63,14 @@ def test_arrays_and_files_give_the_same_predictions(run: Path, files: list[Path]
     assert loaded.predict(files[0].parent) == found
 
 
+def test_read_only_arrays_give_the_same_predictions_without_a_warning(run: Path) -> None:
+    inputs = small_data().test.inputs.numpy()
+    frozen = np.frombuffer(inputs.tobytes(), dtype=inputs.dtype).reshape(inputs.shape)  # as from a file or a socket
+    assert not frozen.flags.writeable
+    loaded = kf.load_run(run)
+    assert loaded.predict(frozen) == loaded.predict(inputs)
+
+
 def test_the_step_of_the_data_is_that_of_predictions(tmp_path: Path) -> None:
     data = map_splits(small_data(), lambda split: replace(split, step=0.5))
     fit(small_recipe("training.epochs=1"), tmp_path / "run", data=data, report=False)

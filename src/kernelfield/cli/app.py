@@ -30,10 +30,19 @@ app = typer.Typer(help="Networks whose kernels are continuous fields.", no_args_
 
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--set", metavar="A.B=C", help="Replace a value of the recipe; may be given several times."),
+    typer.Option(
+        "--set",
+        metavar="A.B=C",
+        help="Replace a value of the recipe, such as training.epochs=50; may be given several times.",
+    ),
 ]
-DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of the data.")]  # noqa: UP045
-NewData = Annotated[Optional[Path], typer.Option("--data", help="New data, or the folder of the run's data.")]  # noqa: UP045
+DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of a recipe's data.")]  # noqa: UP045
+NewData = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--data", help="New data to use instead of the run's; or, for a registered data set, the folder of its files."
+    ),
+]
 Download = Annotated[
     bool, typer.Option("--download", help="Download missing files into the folder of --data, with checksums.")
 ]

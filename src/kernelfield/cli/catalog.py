@@ -144,9 +144,13 @@ def list_(
 def new_recipe(
     file: Annotated[Path, typer.Argument(help="File to write, such as mine.yaml.")],
     data: Annotated[
-        str, typer.Option("--from", help="Your own data: a folder of images or sounds, a .csv or .ts file.")
+        str,
+        typer.Option(
+            "--from",
+            help="Your own data: a folder of images, sounds or point clouds, a .csv, .tsv, .ts, .arff or .npz file.",
+        ),
     ] = "",
-    recipe: Annotated[str, typer.Option(help="Recipe to copy, without --from.")] = "digits",
+    recipe: Annotated[str, typer.Option(help="Recipe to copy if --from is not given.")] = "digits",
     model: Annotated[str, typer.Option(help="Network; see list models.")] = "",
     settings: Settings = None,
 ) -> None:

@@ -53,7 +53,10 @@ def sweep(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or file; or your own data, as for train.")],
     over: Annotated[
         list[str],
-        typer.Option(metavar="A.B=…", help="Values v1,v2,… or, for a sampler, a range low:high or low:high:log."),
+        typer.Option(
+            metavar="A.B=…",
+            help="Setting to vary: KEY=v1,v2,… or, for a sampler, a range KEY=low:high or KEY=low:high:log.",
+        ),
     ],
     out: Annotated[Optional[Path], typer.Option(help="Folder; by default runs/sweep-RECIPE.")] = None,  # noqa: UP045
     settings: Settings = None,

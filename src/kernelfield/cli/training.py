@@ -68,7 +68,7 @@ def train(
     synthetic: Synthetic = False,
     accelerator: Accelerator = "auto",
     devices: Annotated[int, typer.Option(min=1, help="Number of devices, or of CPU processes, per machine.")] = 1,
-    nodes: Annotated[int, typer.Option(min=1, help="Machines.")] = 1,
+    nodes: Annotated[int, typer.Option(min=1, help="Number of machines.")] = 1,
     strategy: Annotated[str, typer.Option(help="auto, ddp or fsdp.")] = "auto",
     context: Context = 1,
     restarts: Annotated[int, typer.Option(min=0, help="Largest number of restarts after a process dies.")] = 0,
@@ -77,8 +77,8 @@ def train(
 ) -> None:
     """Train a network with a recipe, on your own data, or, by default, on bundled digits read as a sequence.
 
-    With --out and its folder, an interrupted run continues from its last checkpoint. To continue a finished run, give
-    its folder instead of a recipe, and more --epochs than it has.
+    To continue an interrupted run from its last checkpoint, repeat the command with --out and the folder of the run. To
+    continue a finished run, give its folder instead of a recipe, and more --epochs than it has.
     """
     with errors():
         from functools import partial  # noqa: PLC0415
@@ -211,7 +211,9 @@ def reproduce(
         fabric = make_fabric(accelerator)
         names, failed = recipes_of(what), 0
         for name in names:
-            with_settings(find_recipe(name), settings or [])  # raises before the first training, and not after some
+            with_settings(
+                find_recipe(name), settings or []
+            )  # raises before the first training instead of between two of them
         with stop_after_step(fabric) as should_stop:
             for name in names:
                 with nullcontext() if as_json else progress_bar(name) as on_progress:

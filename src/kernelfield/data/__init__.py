@@ -1,4 +1,13 @@
-"""Data sets, generated or read from files."""
+"""Data sets, generated or read from files.
+
+:func:`load` returns a data set by name, and :func:`register` adds your own. The files:
+
+- containers: ``base`` (batch, split, data set), ``shape`` (channels, size and task, known before loading);
+- data sets: ``registry`` (all names), ``sets/`` (one folder per kind of data, one file per set);
+- reading and changing them: ``io/`` (readers of files), ``transforms/`` (of samples, batches and splits);
+- new samples for a trained network: ``metadata`` (the preparation, without the samples), ``preprocessing``
+  (pretrained networks), ``labelled`` (new test data).
+"""
 
 from .base import Batch, Data, Split
 from .preprocessing import Preprocessing, preprocessing

@@ -100,7 +100,7 @@ def from_metadata(values: dict[str, Any]) -> Data:
 def samples_record(data: Data) -> dict[str, Any]:
     """Return the number of samples in each split, and a checksum of their targets and of the names of the classes.
 
-    A folder with one file more is divided anew. The record then differs, while the shapes of the data are the same.
+    If a file is added to a folder, its samples are split again. The record then differs, but the shapes are the same.
 
     >>> from kernelfield.data import load
     >>> record = samples_record(load("digits"))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Preprocessing", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
 
-#: ratio of sizes of new values and those of training, and distance of their means in standard deviations, above which
-#: their unit is in doubt
+#: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
+#: warning says that the unit may differ
 OTHER_SIZE, OTHER_MEAN = 50, 20
 #: luminance of red, green and blue (ITU-R BT.601)
 _LUMINANCE = (0.299, 0.587, 0.114)
@@ -162,8 +162,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     """Return raw samples on the scale on which a data set stores them, as floats.
 
     If it stores bytes or 16-bit integers, ``x`` must hold such integers, of any type, or floats in [0, 1] or [-1, 1],
-    which are scaled if the preparation says what stands for 1. Anything else would silently be black, or silence. If
-    the images of the data set have pixels of more than 8 bits, so have integers of such types.
+    which are scaled if the preparation defines the value of 1. Anything else would become black images, or silence,
+    without an error. If the images of the data set had more than 8 bits, other integers count as such pixels.
 
     Args:
         x: samples, before any preparation; NaN is a missing value.
@@ -201,10 +201,10 @@ def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
 
 
 def compare_values(batch: Batch, data: Data, where: str) -> None:
-    """Warn if the values of a channel have another size than in training, as they have in another unit.
+    """Warn if the values of a channel are far larger or smaller than in training, as they are in another unit.
 
-    Values are compared in their root mean square and, for another offset, in their mean. Only channels that are
-    normalised by their statistics over the training data are compared.
+    The function compares the root mean square and, to detect another offset, the mean. It compares only channels that
+    are normalised by their statistics over the training data.
 
     Args:
         batch: raw samples; NaN is a missing value.

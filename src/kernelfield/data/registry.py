@@ -234,7 +234,7 @@ register("chirps", chirps.chirps, "tones that rise or fall, in noise", shapes_of
 register(
     "transients",
     transients.transients,
-    "chirps and transients, anywhere and at any scale",
+    "chirps and transients, at any position and scale",
     shapes_of.series(1, 5, "length"),
 )
 register(

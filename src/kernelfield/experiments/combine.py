@@ -70,7 +70,7 @@ def _over(
 
 
 def _deviation(of: Callable[[list[float]], float], values: list[float]) -> float:
-    """Return a standard deviation; NaN if a value is, for which the functions of ``statistics`` raise."""
+    """Return a standard deviation, or NaN if a value is NaN, which the functions of ``statistics`` refuse."""
     return math.nan if any(map(math.isnan, values)) else of(values)
 
 

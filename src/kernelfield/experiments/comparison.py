@@ -93,7 +93,7 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
 
 
 def _compare_samples(runs: Sequence[tuple[str, Run, dict[str, Any]]]) -> None:
-    """Warn if runs on the same source have other samples, as after a file was added: their scores do not compare."""
+    """Warn if runs on the same source have different samples, as after a file was added."""
     known: dict[str, tuple[str, Any]] = {}
     for name, run, recipe in runs:
         path = run.path("data.json")
@@ -104,8 +104,8 @@ def _compare_samples(runs: Sequence[tuple[str, Run, dict[str, Any]]]) -> None:
         first, there = known.setdefault(source, (name, record))
         if record != there:
             warnings.warn(
-                f"{first} and {name} have other samples of the same data ({there['test']} and {record['test']} for "
-                "testing), so their scores do not compare",
+                f"{first} and {name} have different samples of the same data ({there['test']} and {record['test']} "
+                "for testing), so their scores are not comparable",
                 stacklevel=3,
             )
 

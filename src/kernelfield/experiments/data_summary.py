@@ -1,4 +1,4 @@
-"""Descriptions of a data set before its training: they show if it was read in another way than its user meant."""
+"""Descriptions of a data set before training, so that users see how their files were read."""
 
 from __future__ import annotations
 
@@ -46,9 +46,11 @@ def data_kind(data: Data) -> str:
     channels = f"{data.in_channels} channel" + ("s" if data.in_channels > 1 else "")
     if len(data.channels) > 1:
         listed = ", ".join(data.channels[:MOST_NAMES]) + (", …" if len(data.channels) > MOST_NAMES else "")
-        marks = "; half of them mark observed values" if data.in_channels == 2 * len(data.channels) else ""
+        marks = "; one more for each marks observed values" if data.in_channels == 2 * len(data.channels) else ""
         channels += f" ({listed}{marks})"
-    where = f"at points in {data.dim} dimensions" if data.train.coords is not None else f"of size {size}"
+    where = f"of size {size}"
+    if data.train.coords is not None:
+        where = "at irregular times" if data.dim == 1 else f"at points in {data.dim} dimensions"
     return f"{data.task}, {out}; {channels} {where}"
 
 

@@ -282,7 +282,7 @@ def check_same_data(run: Run, data: Data, remedy: str) -> None:
     Args:
         run: the run.
         data: its data, as they are now.
-        remedy: what to do instead, for the error.
+        remedy: advice for the error.
     """
     path = run.path("data.json")
     then = read_json(path).get("samples") if path.exists() else None

@@ -237,7 +237,7 @@ class TrainedRun:
             )
 
     def raw_scale(self) -> TargetScale | None:
-        """Return the scale of the targets for prepared samples, whose predictions too are in the original unit."""
+        """Return the scale of the targets: predictions for prepared samples are in the original unit too."""
         return self.data.test.batch(slice(0, 0)).scale if self.recipe.data.get("standardize") else None
 
     def describe_step(self, outputs: Tensor, scale: TargetScale | None) -> dict[str, Any]:

@@ -157,7 +157,8 @@ def summary(result: dict[str, Any]) -> list[str]:
     lines += [f"{_label(name, metric, dim)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
     if result.get("synthetic"):
         lines.append("trained on synthetic noise of the right shape, so these numbers mean nothing")
-    lines.append(f"parameters {result['parameters']:,}, trained {result['epochs']} epochs in {result['seconds']:.0f} s")
+    epochs = f"{result['epochs']} epoch" + ("s" if result["epochs"] != 1 else "")
+    lines.append(f"parameters {result['parameters']:,}, trained {epochs} in {result['seconds']:.0f} s")
     return lines
 
 

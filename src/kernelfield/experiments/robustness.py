@@ -219,7 +219,7 @@ def with_rotation(split: Split, degrees: float) -> Split:
     if split.inputs.dim() != 4 or split.coords is not None:
         raise ValueError(f"turn must be 0 for data other than images, got {degrees}")
     if split.target.dim() > 2:
-        raise ValueError(f"turn must be 0 for images with a target per pixel, which would not turn, got {degrees}")
+        raise ValueError(f"turn must be 0 for images with a target per pixel, which would not turn too, got {degrees}")
 
     def change(batch: Batch) -> Batch:
         if batch.mask is not None:

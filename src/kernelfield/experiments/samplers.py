@@ -27,7 +27,7 @@ class Sampler:
             import optuna  # noqa: PLC0415
         except ImportError:
             raise ValueError(
-                f"sampler {name!r} needs Optuna, which is not installed: pip install kernelfield[sweep]"
+                f"sampler {name!r} needs Optuna, which is not installed: pip install 'kernelfield[sweep]'"
             ) from None
         self._optuna, self.name, self.larger, self.seed = optuna, name, larger, seed
         optuna.logging.set_verbosity(optuna.logging.WARNING)

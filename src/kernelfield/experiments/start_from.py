@@ -221,7 +221,7 @@ def model_of(name: str | Path) -> dict[str, Any]:
 def source_of(name: str | Path) -> dict[str, Any]:
     """Return the options of a loader that determine the network's input, and the loader's ``name``.
 
-    What the loader found in the training data, such as the unit of time, counts as given.
+    Values that the loader found in the training data, such as the unit of time, count as given.
 
     Args:
         name: name of a run or a weight.
@@ -237,7 +237,7 @@ def source_of(name: str | Path) -> dict[str, Any]:
 
 
 def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:
-    """Return lines about another unit of time or other channels; raise a ValueError for a unit that nobody chose.
+    """Return lines about another unit of time or other channels; raise a ValueError unless the recipe gives the unit.
 
     Kernels are functions of time in units of the training step, so another unit stretches them.
 
@@ -258,7 +258,9 @@ def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:
                     f"data.unit must be {unit:g}, the time of one training step in start_from {start.name}, got "
                     f"{data.unit:g}, the median gap of these data"
                 )
-            lines.append(f"  unit: {data.unit:g} here, {unit:g} in {start.name}; times must be in another unit too")
+            lines.append(
+                f"  unit: {data.unit:g} here, {unit:g} in {start.name}; correct only if the times differ in unit too"
+            )
     channels = tuple(there.get("channels", ()))
     if channels and data.channels and channels != data.channels:
         lines.append(f"  channels: {', '.join(data.channels)} here, {', '.join(channels)} in {start.name}")

@@ -114,7 +114,7 @@ def _blocks(
 def _as_stored(blocks: Iterable[Tensor], data: Data | None) -> Iterator[Tensor]:
     """Yield blocks of a table; raise a ValueError for fractions if the data set stores integers.
 
-    Some lines do not tell the scale of the rest, as a whole file does, so floats in [-1, 1] are not scaled.
+    The first lines do not show the scale of all values, as a whole file does, so floats in [-1, 1] are not scaled.
     """
     stored = torch.float32 if data is None else data.test.inputs.dtype
     for block in blocks:

@@ -10,6 +10,14 @@ The estimators that train a network also take series at irregular times: a list 
 :class:`RandomKernelClassifier` and :class:`RandomKernelRegressor` are fitted in seconds and suit up to a few thousand
 samples. :class:`CCNNClassifier` and :class:`CCNNRegressor` train a network and average its predictions with theirs.
 :class:`WaveletClassifier` is for sounds, :class:`GroupClassifier` for images in any orientation.
+
+The files:
+
+- one per family of estimators: ``ccnn``, ``forecast``, ``group``, ``random_kernels``, ``wavelet``;
+- base classes: ``_base`` (all estimators), ``_network`` (those that train a network), ``_partial`` (training in parts),
+  ``_arguments`` (constructors);
+- inputs: ``_arrays`` (series and images), ``_irregular`` (series with times);
+- fits in closed form: ``_ridge``, ``_blend`` (weights of networks and random kernels).
 """
 
 from .ccnn import CCNNClassifier, CCNNRegressor

@@ -29,7 +29,7 @@ __all__ = ["Classifier", "Estimator", "Regressor", "check_no_gaps"]
 
 #: samples per forward pass of a prediction
 BATCH = 256
-#: lock of the fit that draws random numbers
+#: held by the fit that draws from torch's global random state
 _RANDOM_NUMBERS = threading.RLock()
 
 

@@ -5,6 +5,9 @@ how much. A tolerance is relative to the largest entry of a tensor, not to each 
 Fourier transform is spread evenly over its output, small entries included.
 
 A group is any object with the two methods of :class:`SignalGroup`: it lists its elements and acts on a signal.
+
+The files: ``signals`` (equivariance, causality, resolution), ``programs`` (compilation, export, state dicts),
+``_compare`` (the comparison of outputs).
 """
 
 from .programs import assert_compiles, assert_exports, assert_state_dict_round_trip, count_parameters

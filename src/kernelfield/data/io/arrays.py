@@ -90,11 +90,13 @@ def finite_array(array: np.ndarray, path: Path, name: str = "", nonfinite: str =
 def without_mask(array: Any) -> Any:
     """Return a masked array of NumPy as floats that are NaN where it is masked; anything else as it is.
 
+    A read-only array, such as one of ``np.frombuffer``, is copied: torch warns of tensors that share its memory.
+
     >>> without_mask(np.ma.masked_greater(np.array([1, 2, 9]), 5)).tolist()
     [1.0, 2.0, nan]
     """
     if not isinstance(array, np.ma.MaskedArray):
-        return array
+        return array.copy() if isinstance(array, np.ndarray) and not array.flags.writeable else array
     if not np.ma.is_masked(array):
         return np.asarray(array)
     kind = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)

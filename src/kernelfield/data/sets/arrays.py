@@ -83,7 +83,7 @@ def arrays(
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
     index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
-    # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses shares of 255.
+    # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses those of another.
     small = inputs.dtype in (np.uint8, np.int16)
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))
     mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
@@ -185,7 +185,7 @@ def _joined(parts: list[Any], name: str, paths: list[Path]) -> Any:
         if (part.dtype.kind == "f") != (parts[0].dtype.kind == "f"):
             raise ValueError(
                 f"{path} must hold {name} of type {parts[0].dtype}, like {paths[0]}, found {part.dtype}; integers and "
-                "floats usually have another scale"
+                "floats usually differ in scale"
             )
     return np.concatenate(parts)
 

@@ -105,7 +105,8 @@ class Normalize:
     Args:
         mean: means, (1, channels, 1) of each channel or (1, 1, length) of each step.
         std: standard deviations, of the same shape.
-        observed: whether to add one channel per channel, which is 1 where that channel was observed and 0 elsewhere.
+        observed: whether to add an indicator for each channel: a channel that is 1 where the other was observed, and 0
+            elsewhere.
         limit: largest absolute value afterwards.
     """
 

@@ -78,8 +78,9 @@ def build(
     """Return a data set of padded, masked and normalised series.
 
     The mask is False at padded steps and where all channels are missing. A value that is missing in some channels only
-    becomes 0, the mean of its channel; ``observed`` adds one channel per channel, which is 1 where that channel was
-    observed. Series whose times are multiples of ``unit`` lie on a grid; the times of others become coords, in units.
+    becomes 0, the mean of its channel; ``observed`` adds an indicator for each channel, a channel that is 1 where the
+    other was observed. Series whose times are multiples of ``unit`` lie on a grid; the times of others become coords,
+    in units.
 
     Args:
         name: name of the data set.
@@ -93,8 +94,7 @@ def build(
         shares: shares of training, validation and test data, if there is one list.
         validation_share: share of the training series to hold out for validation, if there are two lists.
         unit: time of one training step; by default the median gap between neighbouring times.
-        observed: whether to add one channel per channel, which is 1 where that channel was observed; None adds them if
-            channels are observed at different times.
+        observed: whether to add these indicators; None adds them if channels are observed at different times.
         standardize: whether to normalise regression targets to zero mean and unit variance over the training series;
             metrics and predictions keep the original unit.
         normalize: whether values are normalised by "channel" or by "step"; see :func:`moments`.
@@ -201,7 +201,7 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
 
 
 def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
-    """Warn if times reach much farther than those of training, or not nearly as far: their unit may be another one."""
+    """Warn if times reach much farther than those of training, or not nearly as far: their unit may differ."""
     extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
     factor = extent / max(1, data.size[0] - 1)
     if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:

@@ -97,8 +97,8 @@ def csv_series(
         targets: file of measurements to predict, for long tables; a relative path starts at the folder of the data.
         forecast: share of the times at the end of each series to predict from those before.
         unit: time of one training step; by default the median gap between neighbouring times.
-        observed: whether to add one channel per channel, which is 1 where that channel was observed; by default only if
-            channels are observed at different times.
+        observed: whether to add an indicator for each channel, a channel that is 1 where the other was observed; by
+            default only if channels are observed at different times.
         standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
             predictions keep the original unit.
         nonfinite: "refuse" raises an error for a value that is infinite or too large for float32 and names its line and
@@ -290,7 +290,7 @@ def _in_rows(values: np.ndarray | None, rows: Sequence[int], count: int) -> np.n
 
 
 def _check_channels(path: Path, channels: Sequence[str], data: Data) -> None:
-    """Raise a ValueError for channels that the data do not have, and for absent ones that the network cannot miss.
+    """Raise a ValueError for channels that the data do not have, and for missing ones that the network needs.
 
     A network without channels that mark observed values would read an absent channel as constant at its mean.
     """

@@ -127,7 +127,7 @@ def read_long(
 
 
 def _name(text: str, what: str, path: Path, line: int) -> str:
-    """Return the text of an id or a channel; raise a ValueError if it is missing: all missing ones would be one."""
+    """Return the text of an id or a channel; raise a ValueError if it is missing, or all missing ones would be one."""
     if text.strip().lower() in ("", "?", "nan"):
         raise ValueError(f"{path}, line {line}: expected {what}, found {text.strip()!r}, a missing value")
     return text.strip()
@@ -141,7 +141,7 @@ def _kind_of_time(text: str) -> str:
 
 
 def _compare_names(channels: Sequence[str], path: Path) -> None:
-    """Warn of channels whose names are equal but for their case."""
+    """Warn of channels whose names differ only in case."""
     known: dict[str, str] = {}
     for name in channels:
         if known.setdefault(name.casefold(), name) != name:

@@ -152,8 +152,8 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
     no_step = next((name for name in others if _NO_STEP.search(name)), None)
     if no_step is not None:
         raise ValueError(
-            f"{path}, line 1: expected columns of steps, found {no_step!r}, which seems to be none; leave it out, or "
-            "give a table of id, time, channel and value"
+            f"{path}, line 1: expected columns of steps, found {no_step!r}, which does not look like one; leave it "
+            "out, or give a table of id, time, channel and value"
         )
     counts = {tuple((_numbered(name) or ("", 0))[1] for name in members) for members in groups.values()}
     if None not in groups and len(groups) > 1 and len(counts) == 1 and len(most) > 1:

@@ -81,14 +81,14 @@ def is_counting(cells: Sequence[str]) -> bool:
 
 
 def _has_counted_names(path: Path, names: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
-    """Return whether the names of columns are numbers, as pandas counts columns without a name.
+    """Return whether the column names are the numbers that pandas gives to columns without a name.
 
-    A parquet file always has names. In a CSV file, the values below are then written with decimals.
+    A parquet file always has column names. In a CSV file, such names are integers above values with decimals.
     """
     if path.suffix.lower() == ".parquet":
         return True
     cells = [cell for row in rows for cell in row if _is_number(cell)]
-    if len(names) == 1:  # a value among others with decimals would have some too
+    if len(names) == 1:  # if "0" were a value, it would have decimals like the others
         return list(names) == ["0"] and bool(cells) and all("." in cell or "e" in cell.lower() for cell in cells)
     return is_counting(names) and any(not float(cell).is_integer() for cell in cells)
 

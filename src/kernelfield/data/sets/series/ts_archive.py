@@ -72,7 +72,7 @@ def ts(
         options: the keyword arguments below.
         shares: shares of training, validation and test data, for "random" and for one file.
         unit: time of one training step, for series with time stamps.
-        observed: whether to add one channel per channel, which is 1 where that channel was observed.
+        observed: whether to add an indicator for each channel, a channel that is 1 where the other was observed.
         standardize: whether to normalise targets to zero mean and unit variance over the training series; metrics and
             predictions keep the original unit.
         normalize: "channel" normalises each channel, "step" normalises each time step over samples and channels.
