@@ -107,7 +107,7 @@ class Batch:
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
     >>> len(batch), batch.sampling
-    (2, {'step': 1.0})
+    (2, {})
     """
 
     inputs: Tensor
@@ -123,8 +123,11 @@ class Batch:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return step, coords, mask and at as keyword arguments of a network."""
-        given = {"step": self.step, "coords": self.coords, "mask": self.mask, "at": self.at}
+        """Return step, if it is not 1, coords, mask and at, if there are any, as keyword arguments of a network."""
+        # Networks on groups take no step, and those that do take 1 by default.
+        steps = self.step if isinstance(self.step, (tuple, list)) else (self.step,)
+        step = None if all(s == 1 for s in steps) else self.step
+        given = {"step": step, "coords": self.coords, "mask": self.mask, "at": self.at}
         return {name: value for name, value in given.items() if value is not None}
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:

@@ -275,8 +275,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
 def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
     """Return the shape of the prediction for one sample."""
     few = split.batch(slice(0, 2))
-    sampling = {name: value for name, value in few.sampling.items() if name != "step"}
-    return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
+    return tuple(copy.deepcopy(network).eval()(few.inputs, **few.sampling).shape[1:])
 
 
 class _BestWeights:
