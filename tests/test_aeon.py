@@ -97,3 +97,12 @@ def test_partial_fit_continues_as_in_scikit_learn() -> None:
     assert twice.estimator_.n_iter_ == 4
     with pytest.raises(ValueError, match="classes must"):
         estimators.CCNNClassifier(**TINY).partial_fit(X, y)
+
+
+def test_columns_of_a_data_frame_keep_their_order() -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(np.random.default_rng(0).normal(size=(12, 16)), columns=[f"t{i}" for i in range(16)])
+    fitted = estimators.RandomKernelClassifier(kernels=20).fit(frame, np.arange(12) % 2)
+    assert fitted.predict(frame).shape == (12,)
+    with pytest.raises(ValueError, match="feature names"):
+        fitted.predict(frame[frame.columns[::-1]])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import kernelfield as kf
 from kernelfield.data import Data, Preprocessing, Split, preprocessing
@@ -55,10 +56,39 @@ class TestImages:
         stored = torch.randint(2, 256, (1, 1, 8, 8))  # bytes of any type
         torch.testing.assert_close(transform(1, 8, 8)(stored.double()), transform(1, 8, 8)(stored.to(torch.uint8)))
 
-    @pytest.mark.parametrize("shape", [(2, 2, 8, 8), (8,), (2, 1, 8, 8, 8)])
+    @pytest.mark.parametrize("shape", [(2, 2, 8, 8), (8,), (2, 1, 8, 8, 8), (2, 1, 64), (2, 3, 64)])
     def test_other_shapes_are_refused_by_name(self, shape: tuple[int, ...]) -> None:
         with pytest.raises(ValueError, match=r"x must have .*net\.tag"):
             transform(1, 8, 8)(torch.rand(shape))
+
+    @pytest.mark.parametrize("shape", [(2, 1, 36), (2, 3, 16), (2, 3, 36)])
+    def test_series_are_no_images_of_few_rows(self, shape: tuple[int, ...]) -> None:
+        prepare = transform(1, 16, layout={"image": [4, 4], "permute": None})
+        with pytest.raises(ValueError, match=r"x must have .*net\.tag"):
+            prepare(torch.rand(shape))
+
+    def test_channels_of_physics_are_no_colours(self) -> None:
+        split = Split(torch.zeros(2, 1, 8, 8), torch.zeros(2, 1, 8, 8))
+        data = Data.from_splits("flow", [split, None, split], task="regression", out_channels=1)
+        prepare = Preprocessing({"name": "net.tag", "preprocessing": metadata(data)})
+        assert prepare(torch.rand(2, 1, 8, 8)).shape == (2, 1, 8, 8)
+        with pytest.raises(ValueError, match=r"x must have 1 channels for net\.tag, got 3"):
+            prepare(torch.rand(2, 3, 8, 8))
+
+    def test_values_of_another_range_are_reported(self) -> None:
+        """Images stored as floats have no scale of their own: bytes would be 16 times as bright as these digits."""
+        prepare = preprocessing(kf.create_model("dren.rotdigits_small", pretrained=True))
+        digits = torch.from_numpy(load_digits().images[:20]).unsqueeze(1)
+        prepare(digits)
+        for factor in (16, 1 / 16):
+            with pytest.warns(UserWarning, match="channel 0 of x .*same unit"):
+                prepare(factor * digits)
+
+    def test_gaps_of_samples_that_are_converted_are_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"mask must be None .*net\.tag"):
+            transform(1, 8, 8).batch(torch.rand(2, 1, 9, 9), mask=torch.ones(2, 9, 9, dtype=torch.bool))
+        with pytest.raises(ValueError, match=r"mask must have shape \(2, 8, 8\)"):
+            transform(1, 8, 8).batch(torch.rand(2, 1, 8, 8), mask=torch.ones(2, 9, 9, dtype=torch.bool))
 
     def test_pixels_in_a_permuted_order(self) -> None:
         layout = {"image": [4, 4], "permute": 3}
@@ -102,6 +132,14 @@ class TestSeries:
         assert batch.mask is not None
         assert not batch.mask[0, 5]
 
+    def test_a_sample_without_values_is_refused_and_one_with_gaps_is_not_resampled(self) -> None:
+        x = torch.rand(2, 1, 100)
+        x[1] = torch.nan
+        with pytest.raises(ValueError, match="x must hold at least one value in each sample, got none in sample 1"):
+            transform(1, 100, dtype=torch.int16).batch(x)
+        with pytest.raises(ValueError, match=r"x must have no missing values to be resampled .*net\.tag"):
+            transform(1, 50, dtype=torch.int16, rate=8000.0).batch(x, rate=16000)
+
 
 class TestNetworks:
     @pytest.mark.parametrize("name", kf.list_models(pretrained=True))
@@ -110,8 +148,18 @@ class TestNetworks:
         prepare, stored = preprocessing(net), preprocessing(net).data.test
         coords = None if stored.coords is None else torch.rand(1, *stored.coords.shape[1:])
         batch = prepare.batch(torch.zeros(1, *prepare.input_shape, dtype=stored.inputs.dtype), coords=coords)
+        task = make_task(weight_recipe(name), net).eval()
         with torch.no_grad():
-            assert make_task(weight_recipe(name), net)(batch).isfinite().all()
+            torch.manual_seed(0)  # some networks draw elements of their group
+            y = net(batch.inputs, **batch.sampling)
+            torch.manual_seed(0)
+            torch.testing.assert_close(task(batch), y)
+        assert y.isfinite().all()
+
+    def test_points_need_coordinates(self) -> None:
+        net = kf.create_model("gridified_modelnet40.chair_monitor_small", pretrained=True)
+        with pytest.raises(ValueError, match="coords must hold"):
+            preprocessing(net)(torch.rand(2, 3, 256))
 
     def test_a_network_without_weights_is_refused_by_name(self) -> None:
         with pytest.raises(TypeError, match="model must be a network with pretrained weights, got GCNN"):

@@ -5,15 +5,19 @@ from __future__ import annotations
 import copy
 import pickle
 import re
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
-from kernelfield import CCNN, create_model
+from kernelfield import CCNN, create_model, from_pretrained
 from kernelfield.models import Augerino, ImageField
 from kernelfield.models.registry import configuration
 from tests.models.registered import NAMES, example
 from tests.models.test_registered import HEAVY
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 WITHOUT = [name for name in NAMES if configuration(name).build is ImageField]
 WITH = [name for name in NAMES if name not in WITHOUT]
@@ -72,6 +76,23 @@ def test_reset_networks_train_copy_and_pickle(name: str) -> None:
     case().float().square().sum().backward()
     assert pickle.loads(pickle.dumps(case.network)).num_classes == 4
     assert copy.deepcopy(case.network).num_classes == 4
+
+
+@each_family
+@torch.no_grad()
+def test_networks_return_from_their_folder_with_another_classifier(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("safetensors")
+    case = example(name)
+    net = case.network.eval()
+    for classes in (net.num_classes, 5):
+        if name not in TIED:
+            net.reset_classifier(classes)
+        back = from_pretrained(net.save_pretrained(tmp_path / str(classes))).eval()
+        torch.manual_seed(0)  # some networks draw elements of their group
+        y = case()
+        torch.manual_seed(0)
+        assert torch.equal(back(case.inputs, **case.options), y)
+        assert back.num_classes == net.num_classes
 
 
 @pytest.mark.parametrize("name", TIED)

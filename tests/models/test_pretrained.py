@@ -102,10 +102,14 @@ class TestNames:
             create_model("flextcn_2.smnst", pretrained=True)
         with pytest.raises(ValueError, match=r"name .*'ckcnn_copy\.zzz'.*'ckcnn_copy\.copy_100'"):
             create_model("ckcnn_copy.zzz", pretrained=True)
-        with pytest.raises(ValueError, match=r"pretrained .*'p4cnn_19'"):
+        with pytest.raises(ValueError, match=r"pretrained .*'p4cnn_19'.*'p4cnn\.rotdigits_small'"):
             create_model("p4cnn_19", pretrained=True)
-        with pytest.raises(ValueError, match=r"name .*'p4cmn'"):
+        with pytest.raises(ValueError, match=r"name .*'p4cmn'.*'p4cnn\.rotdigits_small'"):
             create_model("p4cmn", pretrained=True)
+        with pytest.raises(ValueError, match=r"name .*'scifar'.*'ccnn_4_140\.scifar10'"):
+            create_model("scifar", pretrained=True)
+        with pytest.raises(ValueError, match=r"name .*'zzz\.zzz'; kernelfield list weights"):
+            create_model("zzz.zzz", pretrained=True)
 
     def test_own_folders_come_first(self, folder: Path) -> None:
         assert "ckcnn_copy.mine" in list_models(pretrained=True)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from aeon.classification import BaseClassifier
 from aeon.regression import BaseRegressor
 
+from ..sklearn._base import check_columns
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -29,6 +31,11 @@ class _Wrapped:
 
     def _new(self) -> Any:
         return self._ESTIMATOR(**self.get_params(deep=False))  # type: ignore[attr-defined]
+
+    def _preprocess_collection(self, X: Any, store_metadata: bool = True) -> Any:
+        """Check and convert series as aeon does; columns of a data frame in another order than in fit are an error."""
+        check_columns(self, X, reset=store_metadata)
+        return super()._preprocess_collection(X, store_metadata=store_metadata)  # type: ignore[misc]
 
     def _fit(self, X: Any, y: np.ndarray) -> Any:
         self.estimator_ = self._new().fit(X, y)
@@ -64,7 +71,7 @@ class ContinuedClassifier(Classifier):
             y: (n,) their classes.
             classes: all classes, including those of later calls; needed in the first call.
         """
-        series = self._preprocess_collection(X)
+        series = self._preprocess_collection(X, store_metadata=not self.is_fitted)
         y = self._check_y(y, len(series), update_classes=False, allow_single_class=True)
         estimator = self.estimator_ if self.is_fitted else self._new()
         self.estimator_ = estimator.partial_fit(series, y, classes)
@@ -79,7 +86,7 @@ class ContinuedRegressor(Regressor):
 
     def partial_fit(self, X: Any, y: Any) -> Any:
         """Train one pass over these series; see :meth:`kernelfield.sklearn.CCNNRegressor.partial_fit`."""
-        series = self._preprocess_collection(X)
+        series = self._preprocess_collection(X, store_metadata=not self.is_fitted)
         y = self._check_y(y, len(series))
         estimator = self.estimator_ if self.is_fitted else self._new()
         self.estimator_ = estimator.partial_fit(series, y)

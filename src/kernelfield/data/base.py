@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked_fields
-from .._kinds import BOOL, FINITE, POSITIVE, STRING, TEXT, Choice, Int, ListOf
+from .._kinds import BOOL, FINITE, LARGEST, POSITIVE, SMALLEST, STRING, TEXT, Choice, Int, ListOf
 from .._object_kinds import CALLABLE, Instance, TensorOf
 from .shape import TASKS
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TENSORS", "Batch", "Data", "Split", "TargetScale"]
 
+#: deviation of targets around zero that may come from rounding
+ROUNDING = 1e-15
 #: names of the tensors of a split
 TENSORS = ("inputs", "target", "coords", "mask", "at")
 
@@ -43,17 +46,27 @@ class TargetScale:
     _by_device: dict[torch.device, tuple[Tensor, Tensor]] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def of(cls, target: Tensor) -> TargetScale:
-        r"""Return the scale of targets (n, out, \*space); NaN is ignored, and a constant has standard deviation 1."""
+    def of(cls, target: Tensor, name: str = "target") -> TargetScale:
+        r"""Return the scale of targets (n, out, \*space); NaN is ignored, and a constant has standard deviation 1.
+
+        Error messages call the targets ``name``.
+        """
         values = target.double().movedim(1, -1).flatten(0, -2)
         mean = values.nanmean(dim=0).nan_to_num()
         std = (values - mean).square().nanmean(dim=0).sqrt()
-        small = (std > 1e-15) & (std <= 1e-12) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
-        if bool(small.any()):
+        if bool(((mean.abs() > LARGEST) | (std > LARGEST)).any()):
+            largest = float(values.nan_to_num().abs().max())
             raise ValueError(
-                f"target must have a standard deviation above 1e-12, got {float(std[small][0]):.3g}; rescale it"
+                f"{name} must have a mean and a deviation up to {LARGEST:g}, got {largest:.3g}; rescale it"
             )
-        return cls(tuple(mean.tolist()), tuple(torch.where(std > 1e-12, std, 1.0).tolist()))
+        small = (std > 0) & (std <= SMALLEST) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
+        if bool(small.any()) and bool((std[small] <= ROUNDING).all()):
+            warnings.warn(f"{name} varies by {float(std[small][0]):.3g} only and counts as constant", stacklevel=3)
+        elif bool(small.any()):
+            raise ValueError(
+                f"{name} must have a standard deviation above {SMALLEST:g}, got {float(std[small][0]):.3g}; rescale it"
+            )
+        return cls(tuple(mean.tolist()), tuple(torch.where(std > SMALLEST, std, 1.0).tolist()))
 
     def normal(self, target: Tensor) -> Tensor:
         r"""Return normalised targets (n, out, \*space), in float32."""
@@ -107,7 +120,7 @@ class Batch:
 
     >>> batch = Batch(torch.zeros(2, 1, 8), torch.tensor([0, 1]))
     >>> len(batch), batch.sampling
-    (2, {'step': 1.0})
+    (2, {})
     """
 
     inputs: Tensor
@@ -123,8 +136,11 @@ class Batch:
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """Return step, coords, mask and at as keyword arguments of a network."""
-        given = {"step": self.step, "coords": self.coords, "mask": self.mask, "at": self.at}
+        """Return step, if it is not 1, coords, mask and at, if there are any, as keyword arguments of a network."""
+        # Networks on groups take no step, and those that do take 1 by default.
+        steps = self.step if isinstance(self.step, (tuple, list)) else (self.step,)
+        step = None if all(s == 1 for s in steps) else self.step
+        given = {"step": step, "coords": self.coords, "mask": self.mask, "at": self.at}
         return {name: value for name, value in given.items() if value is not None}
 
     def to(self, *args: Any, **kwargs: Any) -> Batch:

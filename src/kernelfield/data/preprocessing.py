@@ -27,6 +27,8 @@ __all__ = ["Preprocessing", "compare_values", "in_stored_range", "prepare_sample
 #: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
 #: warning says that the unit may differ
 OTHER_SIZE, OTHER_MEAN = 50, 20
+#: the same ratio for images, whose contrast varies less than the loudness of sounds
+OTHER_CONTRAST = 10
 #: luminance of red, green and blue (ITU-R BT.601)
 _LUMINANCE = (0.299, 0.587, 0.114)
 
@@ -97,54 +99,87 @@ class Preprocessing:
         if values.is_complex() or values.dtype == torch.bool:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
         places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
+        if places is None and self.data.test.coords is not None:
+            raise ValueError(f"coords must hold the coordinates of x for {self.name}, whose samples are points")
         if self.data.vocabulary is None:
             values = in_stored_range(values, self.data, "x", f" for {self.name}")
             if places is None:
-                values, seen = self._on_grid(values, seen, rate)
+                given = tuple(values.shape[2:])
+                values = self._on_grid(values, rate)
+                self._check_gaps(values, seen, converted=tuple(values.shape[2:]) != given)
+                values, seen = self._padded(values, seen)
+            ratio = OTHER_CONTRAST if self._is_picture else OTHER_SIZE
+            compare_values(Batch(values, mask=seen), self.data, "x", other_size=ratio)
         raw = Batch(values, coords=places, mask=seen, step=self.data.test.step)
         if raw.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
             raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
         return prepare_samples(raw, self.data)
 
-    def _on_grid(self, x: Tensor, mask: Tensor | None, rate: float | None) -> tuple[Tensor, Tensor | None]:
+    @property
+    def _is_picture(self) -> bool:
+        """Whether samples are images that show something, and not fields of physics."""
+        images = "image" in self._layout or len(self.input_shape) == 3
+        return images and (self.data.test.inputs.dtype == torch.uint8 or bool(self.classes))
+
+    def _on_grid(self, x: Tensor, rate: float | None) -> Tensor:
+        """Return samples with the channels of the network, images of its size, and series of its rate."""
         channels, *size = self.input_shape
         image = self._layout.get("image")
         if image is not None and tuple(x.shape[-len(size) :]) != tuple(size):
             x = self._resized(self._with_channels(x, 2, channels), image).flatten(2)
             order = self._layout.get("permute")
-            if order is not None:
-                seed = torch.Generator().manual_seed(order)
-                x = x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
-            return x, mask
+            if order is None:
+                return x
+            seed = torch.Generator().manual_seed(order)
+            return x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
         x = self._with_channels(x, len(size), channels)
         if len(size) == 1:
-            x = self._at_rate(x, rate)
-        if tuple(x.shape[2:]) == tuple(size):
+            return self._at_rate(x, rate)
+        return self._resized(x, size) if len(size) == 2 else x
+
+    def _check_gaps(self, x: Tensor, mask: Tensor | None, *, converted: bool) -> None:
+        """Raise a ValueError if a mask does not belong to these samples, or a sample holds no value."""
+        if mask is not None and converted:
+            raise ValueError(f"mask must be None for samples that are converted to {self.input_shape} for {self.name}")
+        if mask is not None and mask.shape != (len(x), *x.shape[2:]):
+            raise ValueError(f"mask must have shape {(len(x), *x.shape[2:])}, got {tuple(mask.shape)}")
+        seen = ~x.isnan().all(dim=1)
+        seen = (seen if mask is None else seen & mask.bool()).flatten(1).any(dim=1)
+        if not bool(seen.all()):
+            raise ValueError(
+                f"x must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
+            )
+
+    def _padded(self, x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return samples of the size of the network, and their mask if short series were padded."""
+        size = self.input_shape[1:]
+        if tuple(x.shape[2:]) == size:
             return x, mask
-        if len(size) == 2:
-            return self._resized(x, size), mask
         if len(size) == 1 and self.data.test.mask is not None and mask is None and x.shape[2] < size[0]:
             seen = torch.arange(size[0], device=x.device).expand(len(x), -1) < x.shape[2]
             return F.pad(x, (0, size[0] - x.shape[2])), seen
         hint = f"; rate= converts series of another rate than {self.rate:g} Hz" if self.rate else ""
-        raise ValueError(f"x must have size {tuple(size)} for {self.name}, got {tuple(x.shape[2:])}{hint}")
+        raise ValueError(f"x must have size {size} for {self.name}, got {tuple(x.shape[2:])}{hint}")
 
     def _at_rate(self, x: Tensor, rate: float | None) -> Tensor:
         if rate is None or rate == self.rate:
             return x
         if self.rate is None:
             raise ValueError(f"rate must be None for {self.name}, whose data have no sampling rate, got {rate:g}")
+        if bool(x.isnan().any()):
+            raise ValueError(f"x must have no missing values to be resampled from {rate:g} Hz for {self.name}, got NaN")
         return resample(x, max(1, round(x.shape[-1] * self.rate / rate)))
 
     def _with_channels(self, x: Tensor, axes: int, channels: int) -> Tensor:
         """Return (n, channels, ...) samples; colour images become grey, grey ones become three equal channels."""
-        if x.dim() == axes + 1 and channels == 1:
+        # (n, 1, length) and (n, 3, length) are series, not images of one or three rows.
+        if x.dim() == axes + 1 and channels == 1 and not (axes == 2 and x.shape[1] in (1, 3)):
             x = x.unsqueeze(1)
         if x.dim() != axes + 2:
             raise ValueError(
                 f"x must have shape (n, {', '.join(map(str, self.input_shape))}) for {self.name}, got {tuple(x.shape)}"
             )
-        if axes == 2 and (x.shape[1], channels) == (3, 1):
+        if axes == 2 and (x.shape[1], channels) == (3, 1) and self._is_picture:
             return torch.einsum("nc...,c->n...", x, x.new_tensor(_LUMINANCE)).unsqueeze(1)
         if axes == 2 and (x.shape[1], channels) == (1, 3) and self.data.test.inputs.dtype == torch.uint8:
             return x.expand(-1, 3, -1, -1)
@@ -200,7 +235,7 @@ def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
     return (x.double() / white * 255).floor().float()
 
 
-def compare_values(batch: Batch, data: Data, where: str) -> None:
+def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = OTHER_SIZE) -> None:
     """Warn if the values of a channel are far larger or smaller than in training, as they are in another unit.
 
     The function compares the root mean square and, to detect another offset, the mean. It compares only channels that
@@ -210,6 +245,7 @@ def compare_values(batch: Batch, data: Data, where: str) -> None:
         batch: raw samples; NaN is a missing value.
         data: the data set, or its metadata.
         where: description of the samples.
+        other_size: ratio of root mean squares that raises the warning.
     """
     normal = _channel_statistics(data.test.prepare)
     x = batch.inputs
@@ -223,7 +259,7 @@ def compare_values(batch: Batch, data: Data, where: str) -> None:
     size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
     middle, ratio = values.nanmean(dim=1), size / usual
     away = (middle - mean).abs() > OTHER_MEAN * std
-    strange = ((ratio > OTHER_SIZE) | (ratio < 1 / OTHER_SIZE) | away) & (size > 0)
+    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0)
     for channel in torch.nonzero(strange).flatten().tolist()[:3]:
         name = repr(data.channels[channel]) if channel < len(data.channels) else str(channel)
         warnings.warn(

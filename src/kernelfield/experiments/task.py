@@ -230,15 +230,13 @@ class Task(LightningModule):
         self.epochs = max(1, math.ceil(steps / self.steps_per_epoch))
 
     def _sampling(self, batch: Batch) -> dict[str, Any]:
-        if self._takes is None:
-            return batch.sampling
         given = batch.sampling
+        if self._takes is None:
+            return given
         for name in set(given) - self._takes:
-            if name == "step" and all(s == 1 for s in _each(given[name])):
-                continue
             kind = type(self.network).__name__
             raise ValueError(f"network must take {name}, which these data have, got {kind}, which does not")
-        return {name: value for name, value in given.items() if name in self._takes}
+        return {"step": batch.step, **given} if "step" in self._takes else given
 
 
 def _as_batch(given: Any) -> Batch:
@@ -264,10 +262,6 @@ def takes_argument(network: nn.Module, name: str) -> bool:
     """Return whether ``network`` accepts an argument of this name."""
     accepted = _sampling_arguments(network)
     return accepted is None or name in accepted
-
-
-def _each(value: Any) -> tuple[Any, ...]:
-    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[str, Any]]:

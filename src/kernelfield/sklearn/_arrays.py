@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["is_ragged", "labels", "observed", "plain", "seed_of", "signals"]
+__all__ = ["is_ragged", "labels", "listed", "observed", "plain", "seed_of", "signals"]
 
 
 def plain(value: Any) -> Any:
@@ -41,8 +41,17 @@ def labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
     array = np.asarray(y)
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported")
+    if array.ndim > (2 if numeric else 1) and array.shape[1:] != (1,):
+        shapes = "(n,) or (n, outputs)" if numeric else "(n,)"
+        raise ValueError(f"y must have shape {shapes}, got {array.shape}")
     if numeric:
-        array = array.astype(np.float64)
+        # NumPy would turn dates and durations into numbers of a unit that depends on their type.
+        if array.dtype.kind in "mM":
+            raise TypeError(f"y must hold numbers, got {array.dtype}")
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            raise type(error)(f"y must hold numbers: {error}") from error
         if not np.isfinite(array).all():
             raise ValueError("y must be finite: Input y contains NaN or infinity")
     else:
@@ -59,7 +68,9 @@ def labels(y: Any, n: int, numeric: bool = False) -> np.ndarray:
 
 
 def _is_missing(label: Any) -> bool:
-    return label is None or (isinstance(label, float) and math.isnan(label))
+    if label is None or (isinstance(label, float) and math.isnan(label)):
+        return True
+    return type(label).__name__ in ("NAType", "NaTType")  # of pandas
 
 
 def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
@@ -68,12 +79,21 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
 
     if scipy.sparse.issparse(X):
         raise TypeError("X must be dense, got a sparse matrix; sparse data were passed, use .toarray()")
-    array = _padded(X) if is_ragged(X) else np.asarray(without_mask(X))
+    X = listed(X)
+    if isinstance(X, torch.Tensor):
+        X = X.detach().cpu().float() if X.dtype == torch.bfloat16 else X.detach().cpu()
+    try:
+        array = _padded(X) if is_ragged(X) else np.asarray(without_mask(X))
+    except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise
+        raise ValueError("X must hold samples of one shape, or series (channels, length) of unequal length") from error
     if array.dtype.kind == "c":
         raise ValueError("Complex data not supported")
     try:
         array = array.astype(np.float64 if array.dtype.kind not in "biuf" else array.dtype)
-        exact, array = array, array.astype(np.float32)
+        with np.errstate(over="ignore"):
+            exact, array = array, array.astype(np.float32)
     except (TypeError, ValueError) as error:
         raise type(error)(f"X must hold numbers; argument must be a string or a number: {error}") from error
     if array.ndim < 2:
@@ -86,7 +106,7 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
             f"(shape={array.shape}) while a minimum of 1 is required."
         )
     if np.isinf(array).any():
-        raise ValueError("X must be finite or NaN: Input X contains infinity")
+        raise ValueError("X must be finite or NaN: Input X contains infinity or a value above 3e38")
     is_table = array.ndim == 2
     if not is_table and not is_ragged(X):
         check_channels_first(array.shape, "X")
@@ -113,10 +133,17 @@ def observed(mask: Tensor | None, inputs: Tensor) -> Tensor:
 
 
 def is_ragged(X: Any) -> bool:
-    """Return whether X is a list of series of unequal length."""
+    """Return whether X is a list, or an array of objects, of series of unequal length."""
+    X = listed(X)
     if not isinstance(X, (list, tuple)) or not X or np.ndim(X[0]) not in (1, 2):
         return False
     return len({np.shape(s) for s in X}) > 1
+
+
+def listed(X: Any) -> Any:
+    """Return the list of series that an array of objects holds; anything else as it is."""
+    is_array = isinstance(X, np.ndarray) and X.dtype.kind == "O" and X.ndim == 1
+    return list(X) if is_array and len(X) and np.ndim(X[0]) else X
 
 
 def _padded(series: Sequence[Any]) -> np.ndarray:

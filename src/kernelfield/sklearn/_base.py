@@ -16,7 +16,17 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import Split, TargetScale
 from ._arrays import is_ragged, labels, observed, plain, signals
-from ._irregular import Points, are_dates, irregular, is_irregular, points_like
+from ._irregular import (
+    Points,
+    are_dates,
+    check_gaps,
+    irregular,
+    is_irregular,
+    median_gap,
+    points_like,
+    warn_of_lists,
+    with_times,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +35,7 @@ if TYPE_CHECKING:
 
     from .._kinds import Kind
 
-__all__ = ["Classifier", "Estimator", "Regressor", "check_no_gaps"]
+__all__ = ["Classifier", "Estimator", "Regressor", "check_columns", "check_no_gaps"]
 
 #: samples per forward pass of a prediction
 BATCH = 256
@@ -37,6 +47,15 @@ def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
     """Raise a ValueError if values are missing and the network does not take a mask."""
     if mask is not None and "mask" not in inspect.signature(network.forward).parameters:
         raise ValueError(f"X must have no missing values for a {type(network).__name__}, got NaN")
+
+
+def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
+    """Keep the names of a data frame's columns as ``feature_names_in_``, or compare them with those of ``fit``."""
+    check = getattr(validation, "_check_feature_names", None)
+    if check is None:  # before scikit-learn 1.6
+        estimator._check_feature_names(X, reset=reset)  # noqa: SLF001
+    else:
+        check(estimator, X, reset=reset)
 
 
 class Estimator(BaseEstimator):
@@ -74,11 +93,12 @@ class Estimator(BaseEstimator):
             raise ValueError(f"X must {'' if self._unit_ else 'not '}have times, as in fit, got {type(X).__name__}")
         if self._unit_ is not None:
             points = self._points(X)
+            check_gaps(points, self._unit_)
             if points.values.shape[1] != self._shape_[0]:
                 raise ValueError(f"X must have {self._shape_[0]} channels, got {points.values.shape[1]}")
             seen = observed(points.mask, points.values)
             return self._with_observed(self._normal(points.values, seen), seen), points.mask
-        self._check_columns(X, reset=False)  # columns of a data frame in another order are an error
+        check_columns(self, X, reset=False)  # columns of a data frame in another order are an error
         inputs, mask, is_table = signals(X)
         # Series of unequal length have no fixed number of features.
         if is_table and not self._ragged_ and inputs.shape[-1] != self.n_features_in_:
@@ -107,30 +127,22 @@ class Estimator(BaseEstimator):
         self._unit_: float | None = None
         self._channels_: list[Any] | None = None
         self._dates_ = False
-        self._check_columns(X, reset=True)
+        check_columns(self, X, reset=True)
+        X = with_times(X)
         if not is_irregular(X):
+            warn_of_lists(X)
             return signals(X)[:2]
         if isinstance(X[0], dict):
             self._channels_ = sorted({c for series in X for c in series}, key=str)
         self._dates_ = are_dates(X)
         points = irregular(X)
-        gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
-        gaps = gaps[gaps > 0]
         # One training step is that of the weights to start from, or the median gap between two points.
-        self._unit_ = self._start_unit() or (float(gaps.median()) if len(gaps) else 1.0)
+        self._unit_ = self._start_unit() or median_gap(points) or 1.0
         return points.values, points.mask
 
     def _start_unit(self) -> float | None:
         """Return the time of one training step of the weights to start from; None if there are none with times."""
         return None
-
-    def _check_columns(self, X: Any, *, reset: bool) -> None:
-        """Keep the names of a data frame's columns as ``feature_names_in_``, or compare them with those of ``fit``."""
-        check = getattr(validation, "_check_feature_names", None)
-        if check is None:  # before scikit-learn 1.6
-            self._check_feature_names(X, reset=reset)
-        else:
-            check(self, X, reset=reset)
 
     def _with_observed(self, inputs: Tensor, seen: Tensor) -> Tensor:
         """Return inputs and, if channels are observed at different times, one channel of 1 and 0 for each."""
@@ -139,12 +151,20 @@ class Estimator(BaseEstimator):
     def _fit(
         self, X: Any, inputs: Tensor, mask: Tensor | None, target: Tensor, out: int, at: Tensor | None = None
     ) -> None:
-        self._start(X, inputs, mask)
+        self._start(X, inputs, mask, ignore_constants=True)
         with self._restored_random_state():
             self._fit_networks(self._split(X, target, at), out)
 
-    def _start(self, X: Any, inputs: Tensor, mask: Tensor | None) -> None:
-        """Store the shape of the samples, and the mean and deviation of each channel."""
+    def _start(self, X: Any, inputs: Tensor, mask: Tensor | None, *, ignore_constants: bool = False) -> None:
+        """Store the shape of the samples, and the mean and deviation of each channel.
+
+        Args:
+            X: the samples as given.
+            inputs: (n, channels, *space) their values.
+            mask: (n, *space) observed positions, or None.
+            ignore_constants: whether the networks never see channels that are constant in ``X``. Their weights for such
+                channels keep their random start, so other values would change predictions at random.
+        """
         timed = self._unit_ is not None
         self._ragged_ = timed or is_ragged(X)
         self.n_features_in_ = int(inputs.shape[-1] if inputs.shape[1] == 1 else inputs.shape[1])
@@ -161,7 +181,7 @@ class Estimator(BaseEstimator):
             deviation = torch.where(deviation <= 1e-8, exact.to(deviation), deviation)
         # Small values vary too, such as magnetic fields in tesla; a constant varies by rounding only.
         varies = (deviation > 1e-8) | (deviation > self._mean_.abs() * 1e-6)
-        self._deviation_ = torch.where(varies, deviation, torch.ones_like(deviation))
+        self._deviation_ = torch.where(varies, deviation, torch.inf if ignore_constants else 1.0)
 
     def _split(self, X: Any, target: Tensor, at: Tensor | None = None) -> Split:
         """Return normalised samples and their targets."""
@@ -235,13 +255,13 @@ class Classifier(Estimator):
     def _set_classes(self, name: str, values: np.ndarray) -> None:
         self.classes_ = np.unique(values)
         if len(self.classes_) < 2:
-            raise ValueError(f"{name} must hold at least 2 classes, got one class: {self.classes_[0]!r}")
+            raise ValueError(f"{name} must hold at least 2 classes, got one class: {plain(self.classes_[0])!r}")
 
     def _index(self, y: np.ndarray) -> Tensor:
         """Return the indices of classes."""
         unknown = np.setdiff1d(y, self.classes_)
         if len(unknown):
-            raise ValueError(f"y must hold only the classes {self.classes_.tolist()}, got {unknown[0]!r}")
+            raise ValueError(f"y must hold only the classes {self.classes_.tolist()}, got {plain(unknown[0])!r}")
         return torch.from_numpy(np.searchsorted(self.classes_, y)).long()
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -266,7 +286,7 @@ class Regressor(Estimator):
         self._check_arguments()
         inputs, mask = self._read(X)
         target = self._values(y, len(inputs))
-        self._scale_ = TargetScale.of(target)
+        self._scale_ = TargetScale.of(target, "y")
         self._fit(X, inputs, mask, self._scale_.normal(target), target.shape[1])
         return self
 

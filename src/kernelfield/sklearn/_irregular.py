@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from datetime import date, datetime, timezone
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,7 +16,21 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["Points", "are_dates", "irregular", "is_irregular", "points_like", "query_times"]
+__all__ = [
+    "Points",
+    "are_dates",
+    "check_gaps",
+    "irregular",
+    "is_irregular",
+    "median_gap",
+    "points_like",
+    "query_times",
+    "warn_of_lists",
+    "with_times",
+]
+
+#: ratio of the gaps of new series and those of training above which their unit of time is in doubt
+OTHER_UNIT = 50
 
 
 class Points(NamedTuple):
@@ -38,9 +53,74 @@ def is_irregular(X: Any) -> bool:
     >>> is_irregular([([0.0, 1.5], [3.0, 4.0])]), is_irregular([[0.0, 1.5], [3.0, 4.0]])
     (True, False)
     """
+    X = with_times(X)
     if not isinstance(X, (list, tuple)) or not X:
         return False
     return isinstance(X[0], dict) or (isinstance(X[0], tuple) and len(X[0]) == 2 and np.ndim(X[0][0]) == 1)
+
+
+def with_times(X: Any) -> Any:
+    """Return a list of pandas series whose index holds times as pairs, of data frames as dicts by column.
+
+    An index of dates, durations or floats holds times. Anything else is returned as it is: an index of integers only
+    counts the samples.
+    """
+    first = X[0] if isinstance(X, (list, tuple)) and X else None
+    if not (hasattr(first, "index") and hasattr(first, "to_numpy")):
+        return X
+    if not any(_holds_times(series.index) for series in X if hasattr(series, "index")):
+        return X
+    return [
+        {column: _known(frame.index, frame[column]) for column in frame.columns}
+        if hasattr(frame, "columns")
+        else (frame.index, frame.to_numpy())
+        for frame in X
+    ]
+
+
+def _holds_times(index: Any) -> bool:
+    return index.dtype.kind in "mMf" or str(index.dtype).startswith("period")
+
+
+def _known(index: Any, column: Any) -> tuple[Any, Any]:
+    """Return the times and values of a column without its missing values."""
+    known = column.notna().to_numpy()
+    return index[known], column.to_numpy()[known]
+
+
+def warn_of_lists(X: Any) -> None:
+    """Warn if samples are lists of two rows whose first row rises in every sample: it may be meant as times."""
+    if not isinstance(X, list) or not all(isinstance(s, list) and len(s) == 2 and np.ndim(s[0]) == 1 for s in X):
+        return
+    first = [np.asarray(series[0]) for series in X]
+    if all(len(row) > 1 and row.dtype.kind in "iuf" and bool((np.diff(row) > 0).all()) for row in first):
+        warnings.warn(
+            "X holds series of two channels, the first of which rises in every series; a tuple (times, values) marks "
+            "times",
+            stacklevel=3,
+        )
+
+
+def median_gap(points: Points) -> float | None:
+    """Return the median time between two points; None if no two points have different times."""
+    gaps = points.times.diff(dim=1)[points.mask[:, 1:]]
+    gaps = gaps[gaps > 0]
+    return float(gaps.median()) if len(gaps) else None
+
+
+def check_gaps(points: Points, unit: float) -> None:
+    """Warn if the times of series seem to be in another unit than those of training.
+
+    Args:
+        points: the series.
+        unit: median time between two points in training.
+    """
+    gap = median_gap(points)
+    if gap is not None and not 1 / OTHER_UNIT < gap / unit < OTHER_UNIT:
+        warnings.warn(
+            f"the times of X have a median gap of {gap:.3g}, and in training {unit:.3g}; they must have the same unit",
+            stacklevel=2,
+        )
 
 
 def are_dates(X: Sequence[Any]) -> bool:
@@ -49,7 +129,7 @@ def are_dates(X: Sequence[Any]) -> bool:
     >>> are_dates([(np.array(["2024-01-31"], dtype="M8[D]"), [1.0])]), are_dates([([0.0], [1.0])])
     (True, False)
     """
-    first = X[0]
+    first = with_times(X)[0]
     pairs = list(first.values()) if isinstance(first, dict) else [first]
     return bool(pairs) and _clock(pairs[0][0])[1]
 
@@ -64,6 +144,7 @@ def points_like(X: Sequence[Any], name: str, channels: Sequence[Any] | None, *, 
         dates: whether the earlier times are dates.
         of: where the earlier series come from, for errors.
     """
+    X = with_times(X)
     if isinstance(X[0], dict) != (channels is not None):
         forms = ("pairs (times, values)", "dicts of pairs by channel")
         wanted, got = forms if channels is None else forms[::-1]
@@ -83,6 +164,7 @@ def irregular(
         channels: names of the channels, for dicts; by default all names, sorted.
         dates: whether times must be dates; by default they must be like those of the first series.
     """
+    X = with_times(X)
     dates = are_dates(X) if dates is None else dates
     if isinstance(X[0], dict):
         names = sorted({c for series in X for c in series}, key=str) if channels is None else list(channels)
@@ -92,6 +174,9 @@ def irregular(
         pairs = [_merged(series, names, f"{name}[{i}]", dates) for i, series in enumerate(X)]
     else:
         pairs = [_checked(series[0], series[1], f"{name}[{i}]", dates) for i, series in enumerate(X)]
+    for i, (_, values) in enumerate(pairs):
+        if name == "X" and np.isnan(values).all():
+            raise ValueError(f"X[{i}] must hold at least one value, got none")
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
@@ -118,7 +203,12 @@ def _clock(times: Any) -> tuple[np.ndarray, bool]:
         # NumPy converts dates to floats in their own unit, days or nanoseconds.
         origin = np.zeros((), f"{array.dtype.kind}8[s]")
         return (array - origin) / np.timedelta64(1, "s"), array.dtype.kind == "M"
-    return array.astype(np.float64), False
+    try:
+        return array.astype(np.float64), False
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"times of a series must be numbers, datetime64 or Python's dates, got {array.flat[0]!r}"
+        ) from error
 
 
 def _check_zones(times: Iterable[Any]) -> None:
@@ -143,7 +233,10 @@ def _check_kind(name: str, found: bool, wanted: bool) -> None:
 
 def _checked(times: Any, values: Any, name: str, dates: bool) -> tuple[np.ndarray, np.ndarray]:
     """Return the times and values (channels, points) of one series."""
-    clock, found = _clock(times)
+    try:
+        clock, found = _clock(times)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
     _check_kind(name, found, dates)
     array = np.asarray(values, dtype=np.float64)
     array = array[None] if array.ndim == 1 else array
@@ -184,6 +277,8 @@ def query_times(at: Any, n: int, dates: bool = False) -> tuple[list[np.ndarray],
         n: number of series.
         dates: whether the times of the series are dates.
     """
+    if isinstance(at, str) or not hasattr(at, "__len__"):
+        raise TypeError(f"at must be times (queries,), or one such array for each of the {n} series, got {at!r}")
     common = np.ndim(at[0]) == 0 if len(at) else True
     clocks = [_clock(row) for row in ([at] if common else at)]
     for clock, found in clocks:

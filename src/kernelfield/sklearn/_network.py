@@ -149,6 +149,9 @@ class TrainedNetwork(NetworkArguments, Estimator):
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {model!r} with {', '.join(given)}: {error}"
             raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
+        takes_any = any(p.name == "coords" or p.kind is p.VAR_KEYWORD for p in _parameters(network))
+        if split.coords is not None and not takes_any:
+            raise ValueError(f"X must lie on a grid for a {type(network).__name__}, got times")
         check_no_gaps(network, split.mask)
         try:
             shape = _output_shape(network, split)
@@ -271,12 +274,15 @@ class TrainedNetwork(NetworkArguments, Estimator):
         return [(share / count, factor)] * count + [(1 - share, 1.0)]
 
 
+def _parameters(network: nn.Module) -> list[inspect.Parameter]:
+    return list(inspect.signature(network.forward).parameters.values())
+
+
 @torch.no_grad()
 def _output_shape(network: nn.Module, split: Split) -> tuple[int, ...]:
     """Return the shape of the prediction for one sample."""
     few = split.batch(slice(0, 2))
-    sampling = {name: value for name, value in few.sampling.items() if name != "step"}
-    return tuple(copy.deepcopy(network).eval()(few.inputs, **sampling).shape[1:])
+    return tuple(copy.deepcopy(network).eval()(few.inputs, **few.sampling).shape[1:])
 
 
 class _BestWeights:

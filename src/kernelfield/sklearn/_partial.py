@@ -128,7 +128,7 @@ class NetworkRegressor(Regressor, PartialFit):
         if self._is_first():
             inputs, mask = self._read(X)
             target = self._values(y, len(inputs))
-            self._scale_ = TargetScale.of(target)
+            self._scale_ = TargetScale.of(target, "y")
             self._start(X, inputs, mask)
         else:
             target = self._values(y, len(self.prepare(X)[0]))

@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
-from ._irregular import Points, irregular, is_irregular, points_like, query_times
+from ._irregular import Points, irregular, is_irregular, points_like, query_times, with_times
 from ._partial import PartialFit
 
 if TYPE_CHECKING:
@@ -71,12 +71,21 @@ class CCNNForecaster(PartialFit):
         self._continue(X, self._scale_.normal(targets.values), targets.values.shape[1], at)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        # Series with times are lists, and no check of scikit-learn makes them.
+        tags.input_tags.two_d_array, tags.input_tags.three_d_array = False, False
+        return tags
+
     def _read_targets(self, y: Any) -> Points:
         """Return the values to predict, and store their form and scale."""
+        y = with_times(y)
         targets = irregular(y, "y", dates=self._dates_)
+        if bool(targets.values.isnan().all()):
+            raise ValueError("y must hold at least one value to predict, got none")
         self._one_ = not isinstance(y[0], dict) and np.ndim(y[0][1]) == 1
         self._targets_ = sorted({c for series in y for c in series}, key=str) if isinstance(y[0], dict) else None
-        self._scale_ = TargetScale.of(targets.values)
+        self._scale_ = TargetScale.of(targets.values, "y")
         return targets
 
     def _read_more_targets(self, y: Any) -> Points:

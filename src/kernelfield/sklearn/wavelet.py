@@ -47,7 +47,9 @@ class WaveletClassifier(ClassifierMixin, NetworkClassifier):
     _FEW_SAMPLES: ClassVar[int] = 0
 
     def _architecture(self, size: tuple[int, ...]) -> dict[str, Any]:
-        if self.model is not None or len(size) != 1:
+        if len(size) != 1:
+            raise ValueError(f"X must hold sounds (n, channels, length), got samples of shape {self._shape_}")
+        if self.model is not None:
             return super()._architecture(size)
         length = size[0]
         # The first convolution and its pooling leave a sixteenth of the samples, and each level a quarter.

@@ -9,10 +9,12 @@ from pathlib import Path
 
 from .weight_file import SUFFIX, read_description
 
-__all__ = ["FOLDERS", "find_weight", "list_weights", "weight_folders"]
+__all__ = ["FOLDERS", "find_weight", "list_weights", "near_weights", "weight_folders"]
 
 #: environment variable with further folders of weight files, separated as in PATH
 FOLDERS = "KERNELFIELD_WEIGHTS"
+#: similarity of two names, from 0 to 1, above which one is suggested for the other
+NEAR = 0.6
 _PACKAGE = Path(__file__).parents[2]
 
 
@@ -55,19 +57,29 @@ def find_weight(name: str) -> Path:
     if of_model:
         marked = [known for known in of_model if read_description(files[known]).get("default") is True]
         return files[(marked or of_model)[0]]
-    raise ValueError(f"name must be one of list_models(pretrained=True), got {name!r}{_hint(name, list(files))}")
+    raise ValueError(f"name must be one of list_models(pretrained=True), got {name!r}{near_weights(name)}")
 
 
-def _hint(name: str, known: list[str]) -> str:
-    """Return a hint for an error message: similar names, those of the same model first."""
-    model = name.partition(".")[0]
-    same = sorted(other for other in known if other.partition(".")[0] == model)
-    close = difflib.get_close_matches(name, same or known, n=3, cutoff=0.4) or same
+def near_weights(name: str) -> str:
+    """Return a hint for an error message: weights of the same model, or those whose name, model or tag is similar.
+
+    >>> near_weights("scifar")
+    "; the closest is 'ccnn_4_140.scifar10'"
+    """
+    known = list(_files())
+    same = [other for other in known if other.partition(".")[0] == name.partition(".")[0]]
+    similar = {other: max(_similarity(name, part) for part in (other, *other.split(".", 1))) for other in same or known}
+    best = sorted((other for other in similar if similar[other] >= NEAR), key=lambda other: (-similar[other], other))
+    close = best[:3] or sorted(same)
     if close:
         return f"; the closest {'is' if len(close) == 1 else 'are'} {', '.join(map(repr, close))}"
     if not known:
         return f": there are no weight files; the environment variable {FOLDERS} can name folders that have some"
-    return f": {model!r} has no weights"
+    return "; kernelfield list weights shows all"
+
+
+def _similarity(name: str, other: str) -> float:
+    return difflib.SequenceMatcher(None, name, other).ratio()
 
 
 def _files() -> dict[str, Path]:

@@ -114,6 +114,8 @@ def _config_of(network: nn.Module) -> dict[str, Any]:
             f"network must be created with arguments that JSON can hold, got {last}; fields, masks and groups can be "
             "given by name, such as 'SIREN(omega_0=30)'"
         )
+    from ..registry import options_of  # noqa: PLC0415
+
     arguments = dict(made["arguments"])
     known = getattr(network, "pretrained_config", {})
     classes = list(known.get("classes", []))
@@ -123,7 +125,8 @@ def _config_of(network: nn.Module) -> dict[str, Any]:
         count = None
     if count == 0:
         raise ValueError("network must have a classifier to be saved, got one after reset_classifier(0)")
-    if count is not None and count != arguments.get("out_channels", count):
+    takes = options_of(made["model"])
+    if count is not None and count != {**takes, **arguments}.get("out_channels", count):
         arguments["out_channels"] = count
     if classes and len(classes) != count:
         classes = []

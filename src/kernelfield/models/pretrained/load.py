@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..._arguments import checked
 from ..._kinds import TEXT
-from .catalog import find_weight, list_weights
+from .catalog import find_weight, list_weights, near_weights
 from .weight_file import read_description, read_weight
 
 if TYPE_CHECKING:
@@ -45,13 +45,11 @@ def create_from_weight(
         num_classes: another number of classes; all tensors except the classifier's are then loaded.
         overrides: arguments of the network that replace those of the weight.
     """
-    if pretrained and "." not in name and not list_weights(f"{name}.*"):
-        from ..registry import configuration  # noqa: PLC0415
+    if pretrained and not list_weights(f"{name}.*"):
+        from ..registry import list_models  # noqa: PLC0415
 
-        configuration(name)  # raises if there is no such model
-        raise ValueError(
-            f"pretrained must be False for {name!r}, which has no weights; see list_models(pretrained=True)"
-        )
+        if name in list_models():
+            raise ValueError(f"pretrained must be False for {name!r}, which has no weights{near_weights(name)}")
     path = find_weight(name)
     description, tensors = read_weight(path) if pretrained else (read_description(path), None)
     return build_described(description, tensors, path, num_classes=num_classes, overrides=overrides or {})
