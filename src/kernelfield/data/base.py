@@ -48,7 +48,7 @@ class TargetScale:
         values = target.double().movedim(1, -1).flatten(0, -2)
         mean = values.nanmean(dim=0).nan_to_num()
         std = (values - mean).square().nanmean(dim=0).sqrt()
-        small = (std > 1e-15) & (std <= 1e-12) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
+        small = (std > 0) & (std <= 1e-12) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
         if bool(small.any()):
             raise ValueError(
                 f"target must have a standard deviation above 1e-12, got {float(std[small][0]):.3g}; rescale it"

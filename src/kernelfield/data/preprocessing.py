@@ -14,7 +14,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE
 from ..ops import resample
 from .base import Batch
-from .io.arrays import without_mask
+from .io.arrays import as_numbers
 from .metadata import from_metadata
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
@@ -93,10 +93,11 @@ class Preprocessing:
             mask: (n, ...) whether a position was observed.
             rate: sampling rate of series in Hz.
         """
-        values = torch.as_tensor(without_mask(x))
-        if values.is_complex() or values.dtype == torch.bool:
+        values = torch.as_tensor(as_numbers(x, "x"))
+        if values.dtype == torch.bool:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
-        places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
+        given = {"coords": coords, "mask": mask}
+        places, seen = (None if v is None else torch.as_tensor(as_numbers(v, name)) for name, v in given.items())
         if self.data.vocabulary is None:
             values = in_stored_range(values, self.data, "x", f" for {self.name}")
             if places is None:

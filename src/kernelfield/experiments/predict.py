@@ -17,7 +17,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
-from ..data.io.arrays import without_mask
+from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
@@ -116,8 +116,10 @@ class TrainedRun:
             mask: (n, ...) whether a position was observed.
             step: sampling step in training steps; by default that of the run's data.
         """
-        given = {"inputs": without_mask(inputs), "coords": coords, "mask": mask}
-        held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
+        given = {"inputs": inputs, "coords": coords, "mask": mask}
+        held: dict[str, Any] = {
+            name: None if v is None else torch.as_tensor(as_numbers(v, name)) for name, v in given.items()
+        }
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
@@ -155,10 +157,9 @@ class TrainedRun:
         data, chosen = None if raw else self.data, self.step if step is None else step
         queries = self._queries(at)
         asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
-        if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(
-                Batch(torch.as_tensor(without_mask(source)), step=chosen), self.recipe, data, "inputs"
-            )
+        if not _are_files(source):
+            inputs = torch.as_tensor(as_numbers(source, "source"))
+            batch = check_samples(Batch(inputs, step=chosen), self.recipe, data, "inputs")
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
@@ -261,7 +262,7 @@ class TrainedRun:
 
         if task == "classification":
             rows = [shares(row) for row in outputs.double().softmax(dim=1).tolist()]
-            likeliest = [max(row, key=row.__getitem__) for row in rows]
+            likeliest = [names[i] for i in outputs.argmax(dim=1).tolist()]
             return [
                 {"class": t, "probability": row[t], "probabilities": row}
                 for t, row in zip(likeliest, rows, strict=True)
@@ -296,6 +297,11 @@ def _each_query(
         {**named, kind: place, **{name: values[i] for name, values in cells.items()}}
         for i, place in enumerate(places.tolist())
     ]
+
+
+def _are_files(source: Any) -> bool:
+    """Return whether a source names files; otherwise it holds samples."""
+    return isinstance(source, (str, Path)) or (isinstance(source, (list, tuple)) and all(map(_are_files, source)))
 
 
 def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:

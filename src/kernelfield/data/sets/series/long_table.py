@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ...io.cells import has_zone, is_date, number, time_of
+from ...io.cells import compare_names, has_zone, is_date, number, time_of
 from ...io.files import read_table
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
@@ -109,12 +109,14 @@ def read_long(
             )
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
-            raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found two")
+            raise ValueError(
+                f"{path}, line {i}: expected one value of {channel!r} at time {row[column['time']].strip()}, found two"
+            )
         at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
     if not seen:
         raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
-    _compare_names(channels, path)
+    compare_names(channels, f"{path} has channels")
     series = []
     for key, times in seen.items():
         order = sorted(times)
@@ -138,16 +140,6 @@ def _kind_of_time(text: str) -> str:
     if not is_date(text):
         return NUMBER
     return ZONED if has_zone(text) else UNZONED
-
-
-def _compare_names(channels: Sequence[str], path: Path) -> None:
-    """Warn of channels whose names are equal but for their case."""
-    known: dict[str, str] = {}
-    for name in channels:
-        if known.setdefault(name.casefold(), name) != name:
-            warnings.warn(
-                f"{path} has channels {known[name.casefold()]!r} and {name!r}, which count as two", stacklevel=3
-            )
 
 
 def compare_columns(names: Sequence[str], label: str, path: Path) -> None:
@@ -338,6 +330,9 @@ def read_queries(given: str | Path) -> QueryTimes:
         raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
+    short = next((i for i, row in lines if len(row) != len(names)), None)
+    if short is not None:
+        raise ValueError(f"{path}, line {short}: expected {len(names)} fields, found {len(rows[short - 2])}")
     kind = _kind_of_times([row[place] for _, row in lines], path)
     if "id" not in names:
         return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), kind=kind)
