@@ -673,6 +673,39 @@ def test_columns_of_steps_are_found_by_their_names(two_sensors: Path, tmp_path: 
             read(tmp_path / "extra.csv")
 
 
+def test_streams_have_one_mark_between_values(two_sensors: Path) -> None:
+    steps = np.random.default_rng(1).normal(size=(8, 2)) + np.array([0, 1000])
+    wanted = load_run(two_sensors).predict(steps.T[None])[0]["values"]
+    for mark in (",", ";", "\t", " ", ", "):
+        lines = [f'"warm"{mark}"air"', *(f'"{b}"{mark}{a}' for a, b in steps)]
+        *_, last = stream_input(two_sensors, "-", every=8, lines=lines)
+        assert last["values"] == pytest.approx(wanted, rel=1e-5)
+    for line in ("0,5;1000,7", "0,5 1000,7"):  # decimal commas
+        with pytest.raises(ValueError, match=r"line 2, column [12]: expected a number"):
+            list(stream_input(two_sensors, "-", lines=["air;warm", line]))
+
+
+def test_streams_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path) -> None:
+    steps = np.random.default_rng(1).normal(size=(2, 300)) + np.array([[0], [1000]])
+    np.save(tmp_path / "x.npy", steps)
+    assert len(list(stream_input(two_sensors, tmp_path / "x.npy", every=100))) == 3  # without a warning
+    for count in (20, 300):  # in thousandths
+        np.save(tmp_path / "x.npy", steps[:, :count] * np.array([[1], [1000]]))
+        with pytest.warns(UserWarning, match=r"channel 'warm' of file x\.npy .* same unit"):
+            list(stream_input(two_sensors, tmp_path / "x.npy", every=7))
+
+
+def test_columns_of_times_are_no_channels(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(24, 2, 8))
+    np.savez(tmp_path / "a.npz", inputs=x, target=np.arange(24) % 2)
+    call("train", tmp_path / "a.npz", *TINY, "--epochs", 1, "--out", tmp_path / "run")
+    for name in ("timestamp", "Time", "patient_id"):
+        (tmp_path / "x.csv").write_text("\n".join([f"{name},pulse", *(f"{a},{b}" for a, b in x[0].T)]))
+        for read in (load_run(tmp_path / "run").predict, lambda path: list(stream_input(tmp_path / "run", path))):
+            with pytest.raises(ValueError, match=r"x\.csv"):
+                read(tmp_path / "x.csv")
+
+
 def test_streams_keep_the_unit_of_targets_without_preparation(two_sensors: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32))
     *_, last = stream_input(two_sensors, tmp_path / "x.npy", raw=True)
