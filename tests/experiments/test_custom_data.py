@@ -804,3 +804,14 @@ def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no names of columns"):
         named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
     assert named == plain
+
+
+def test_a_run_is_not_tested_or_continued_on_values_in_another_unit(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(24, 2, 8)), np.arange(24) % 2
+    np.savez(tmp_path / "a.npz", inputs=x, target=y)
+    call("train", tmp_path / "a.npz", *TINY, "--epochs", 1, "--out", tmp_path / "run")
+    np.savez(tmp_path / "a.npz", inputs=x * (1 + 1e-5), target=y)  # to rounding
+    call("test", tmp_path / "run")
+    np.savez(tmp_path / "a.npz", inputs=x * np.array([[1.0], [1.8]]) + np.array([[0.0], [32.0]]), target=y)
+    for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
+        assert "the statistics of their values" in call(*command, code=2)
