@@ -15,6 +15,7 @@ from kernelfield.data.sets.arrays import arrays
 from kernelfield.data.sets.images.image_folder import list_classes
 from kernelfield.data.sets.series.csv_series import csv_series
 from kernelfield.data.sets.series.long_table import read_queries
+from kernelfield.data.transforms.series import Series
 from kernelfield.data.transforms.split import class_index
 from kernelfield.experiments.custom_data import load_path
 
@@ -76,6 +77,16 @@ def test_query_times_are_exact_too(tmp_path: Path) -> None:
     at = csv_series(path, forecast=0.3).train.at
     assert at is not None
     torch.testing.assert_close(at[0, :, 0], torch.tensor([7.0, 8.0, 9.0]), rtol=0, atol=1e-6)
+
+
+def test_query_times_in_memory_are_of_the_kind_of_the_series() -> None:
+    dated = Series(np.zeros((1, 2)), "", np.array([0.0, 3600.0]), dates=True)
+    noon = "2024-03-31 12:00"
+    for given in ([noon], noon, np.array([noon], dtype="M8[ns]")):
+        assert read_queries(given).of(dated).tolist() == [1711886400.0]
+    for wrong in ([24.0, 36.0], torch.tensor([24.0]), "24", f"{noon}+01:00"):
+        with pytest.raises(ValueError, match="at must be a date without a time zone"):
+            read_queries(wrong).of(dated)
 
 
 def test_a_short_line_of_query_times_is_named(tmp_path: Path) -> None:

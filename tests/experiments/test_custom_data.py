@@ -558,6 +558,8 @@ def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) ->
         assert torch.equal(run.prepare(array).inputs, found.inputs)
     with pytest.raises(ValueError, match=r"inputs must be uint8, integers from 0 to 4095 or floats in \[0, 1\]"):
         run.prepare(pixels + 2000)
+    with pytest.warns(UserWarning, match="almost black: its pixels reach 180, and 4095 is white"):
+        run.prepare(np.full((1, 1, 6, 6), 180))  # bytes as integers of another type
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

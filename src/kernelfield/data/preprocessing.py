@@ -16,6 +16,7 @@ from ..ops import resample
 from .base import Batch
 from .io.arrays import as_numbers
 from .metadata import from_metadata
+from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
 
@@ -197,6 +198,12 @@ def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
         raise ValueError(
             f"{where} must be uint8, integers from 0 to {white} or floats in [0, 1]{suffix}, got integers from "
             f"{int(x.min())} to {int(x.max())}"
+        )
+    if x.numel() and 0 < int(x.max()) <= white * DARK:
+        warnings.warn(
+            f"{where} is almost black: its pixels reach {int(x.max())}, and {white} is white{suffix}; bytes must be "
+            "uint8",
+            stacklevel=5,
         )
     return (x.double() / white * 255).floor().float()
 

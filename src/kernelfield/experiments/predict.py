@@ -141,9 +141,9 @@ class TrainedRun:
                 these; see :func:`find_files`.
             step: sampling step of the inputs in training steps; by default that of the run's data.
             at: positions at which to predict, for networks with an output at each position. For series with times:
-                times in the unit of the file, as numbers, as text "0.5,1,2", or as a file with the columns ``time``
-                and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or
-                an .npy file of them.
+                times in the unit of the file, as numbers or dates, as text "0.5,1,2", or as a file with the columns
+                ``time`` and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training
+                steps, or an .npy file of them.
             raw: whether to use inputs without the preparation of the run.
             on_batch: called after each batch with the number of files so far and of all files.
 
@@ -191,9 +191,7 @@ class TrainedRun:
         readout = {**options_of(kind), **self.recipe.model}.get("readout")  # some names fix it
         if not takes_argument(self.network, "at") or readout != "dense":
             raise ValueError(f"at must be None for {kind}, which has one prediction per sample, got {at!r}")
-        if isinstance(at, (str, Path)):
-            return read_queries(at)
-        return QueryTimes(torch.as_tensor(at).double().numpy())
+        return read_queries(at)
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""

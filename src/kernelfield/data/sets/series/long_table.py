@@ -5,10 +5,11 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ...io.arrays import as_numbers, read_array
 from ...io.cells import compare_names, has_zone, is_date, number, time_of
 from ...io.files import read_table
 from ...io.parquet import read_parquet
@@ -304,22 +305,29 @@ class QueryTimes:
         return self.by_series[series.key]
 
 
-def read_queries(given: str | Path) -> QueryTimes:
-    """Return the query times of a list such as "0.5,1,2", or of a file.
+def read_queries(given: Any) -> QueryTimes:
+    """Return the query times of an array, of a list such as "0.5,1,2", or of a file.
 
     Args:
-        given: numbers or dates, separated by commas; a CSV or parquet file with a column ``time`` and, optionally,
-            ``id``; or an .npy array of coordinates in training steps.
+        given: numbers or dates, separated by commas or in an array; a CSV or parquet file with a column ``time`` and,
+            optionally, ``id``; or coordinates in training steps, as an array or an .npy file.
 
     >>> read_queries("1,2.5").common
     array([1. , 2.5])
+    >>> read_queries(["2024-01-31 12:00"]).kind
+    'a date without a time zone'
     """
+    if not isinstance(given, (str, Path)):
+        values = given if hasattr(given, "is_complex") else np.asarray(given)
+        if not hasattr(given, "is_complex") and values.dtype.kind in "MOU" and values.ndim == 1:
+            given = ",".join(map(str, values))  # dates
+        else:
+            values = np.asarray(as_numbers(values, "at"), dtype=np.float64)
+            return QueryTimes(values, kind=NUMBER)
     path = Path(given)
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        from ...io.arrays import read_array  # noqa: PLC0415
-
-        return QueryTimes(np.asarray(read_array(path), dtype=np.float64))
+        return QueryTimes(np.asarray(read_array(path), dtype=np.float64), kind=NUMBER)
     if suffix not in (".csv", ".tsv", ".parquet"):
         cells = [cell for cell in str(given).split(",") if cell.strip()]
         times = np.array([time_of(cell, Path("at"), 1) for cell in cells])
