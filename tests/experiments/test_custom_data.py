@@ -559,6 +559,8 @@ def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) ->
         assert torch.equal(run.prepare(array).inputs, found.inputs)
     with pytest.raises(ValueError, match=r"inputs must be uint8, integers from 0 to 4095 or floats in \[0, 1\]"):
         run.prepare(pixels + 2000)
+    with pytest.warns(UserWarning, match="almost black: its pixels reach 180, and 4095 is white"):
+        run.prepare(np.full((1, 1, 6, 6), 180))  # bytes as integers of another type
 
 
 def test_files_that_do_not_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -674,6 +676,39 @@ def test_columns_of_steps_are_found_by_their_names(two_sensors: Path, tmp_path: 
             read(tmp_path / "extra.csv")
 
 
+def test_streams_have_one_mark_between_values(two_sensors: Path) -> None:
+    steps = np.random.default_rng(1).normal(size=(8, 2)) + np.array([0, 1000])
+    wanted = load_run(two_sensors).predict(steps.T[None])[0]["values"]
+    for mark in (",", ";", "\t", " ", ", "):
+        lines = [f'"warm"{mark}"air"', *(f'"{b}"{mark}{a}' for a, b in steps)]
+        *_, last = stream_input(two_sensors, "-", every=8, lines=lines)
+        assert last["values"] == pytest.approx(wanted, rel=1e-5)
+    for line in ("0,5;1000,7", "0,5 1000,7"):  # decimal commas
+        with pytest.raises(ValueError, match=r"line 2, column [12]: expected a number"):
+            list(stream_input(two_sensors, "-", lines=["air;warm", line]))
+
+
+def test_streams_in_another_unit_are_announced(two_sensors: Path, tmp_path: Path) -> None:
+    steps = np.random.default_rng(1).normal(size=(2, 300)) + np.array([[0], [1000]])
+    np.save(tmp_path / "x.npy", steps)
+    assert len(list(stream_input(two_sensors, tmp_path / "x.npy", every=100))) == 3  # without a warning
+    for count in (20, 300):  # in thousandths
+        np.save(tmp_path / "x.npy", steps[:, :count] * np.array([[1], [1000]]))
+        with pytest.warns(UserWarning, match=r"channel 'warm' of file x\.npy .* same unit"):
+            list(stream_input(two_sensors, tmp_path / "x.npy", every=7))
+
+
+def test_columns_of_times_are_no_channels(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(24, 2, 8))
+    np.savez(tmp_path / "a.npz", inputs=x, target=np.arange(24) % 2)
+    call("train", tmp_path / "a.npz", *TINY, "--epochs", 1, "--out", tmp_path / "run")
+    for name in ("timestamp", "Time", "patient_id"):
+        (tmp_path / "x.csv").write_text("\n".join([f"{name},pulse", *(f"{a},{b}" for a, b in x[0].T)]))
+        for read in (load_run(tmp_path / "run").predict, lambda path: list(stream_input(tmp_path / "run", path))):
+            with pytest.raises(ValueError, match=r"x\.csv"):
+                read(tmp_path / "x.csv")
+
+
 def test_streams_keep_the_unit_of_targets_without_preparation(two_sensors: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(1).normal(size=(2, 8)).astype(np.float32))
     *_, last = stream_input(two_sensors, tmp_path / "x.npy", raw=True)
@@ -772,3 +807,14 @@ def test_counted_columns_are_names(two_sensors: Path, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="no names of columns"):
         named, plain = (run.predict(tmp_path / f"{name}.csv")[0]["values"] for name in ("named", "plain"))
     assert named == plain
+
+
+def test_a_run_is_not_tested_or_continued_on_values_in_another_unit(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(24, 2, 8)), np.arange(24) % 2
+    np.savez(tmp_path / "a.npz", inputs=x, target=y)
+    call("train", tmp_path / "a.npz", *TINY, "--epochs", 1, "--out", tmp_path / "run")
+    np.savez(tmp_path / "a.npz", inputs=x * (1 + 1e-5), target=y)  # to rounding
+    call("test", tmp_path / "run")
+    np.savez(tmp_path / "a.npz", inputs=x * np.array([[1.0], [1.8]]) + np.array([[0.0], [32.0]]), target=y)
+    for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
+        assert "the statistics of their values" in call(*command, code=2)

@@ -71,6 +71,17 @@ def test_read_only_arrays_give_the_same_predictions_without_a_warning(run: Path)
     assert loaded.predict(frozen) == loaded.predict(inputs)
 
 
+def test_lists_and_files_with_labels_give_the_same_predictions(run: Path, tmp_path: Path) -> None:
+    loaded, x = kf.load_run(run), small_data().test.inputs.numpy()
+    expected = [row["probabilities"] for row in loaded.predict(x)]
+    for same in (list(x), x.tolist(), x.astype(">f8"), np.asfortranarray(x)):
+        assert [row["probabilities"] for row in loaded.predict(same)] == expected
+    np.savez(tmp_path / "a.npz", x=x, y=np.array(["one"] * len(x)))
+    assert [row["probabilities"] for row in loaded.predict(tmp_path / "a.npz")] == expected
+    with pytest.raises(TypeError, match="source must hold"):
+        loaded.predict(1j * x)
+
+
 def test_the_step_of_the_data_is_that_of_predictions(tmp_path: Path) -> None:
     data = map_splits(small_data(), lambda split: replace(split, step=0.5))
     fit(small_recipe("training.epochs=1"), tmp_path / "run", data=data, report=False)

@@ -13,7 +13,7 @@ from .base import TENSORS, Data, Split, TargetScale
 from .transforms import batch as batches
 from .transforms import clouds, log_mel, to_sequence
 
-__all__ = ["from_metadata", "metadata", "samples_record"]
+__all__ = ["changed_metadata", "from_metadata", "metadata", "samples_record"]
 
 FORMAT = 1
 #: transforms that can be stored, by name
@@ -44,6 +44,8 @@ _PLAIN = (
     *("name", "in_channels", "out_channels", "dim", "size", "task", "classes", "vocabulary", "parts", "channels"),
     "unit",
 )
+#: largest difference of the statistics of the same data on two machines, in standard deviations
+_ROUNDING = 1e-2
 #: fields that files of earlier versions do not have
 _LATER = ("dates", "columns", "targets", "levels")
 _DTYPES = {str(d).removeprefix("torch."): d for d in (
@@ -116,6 +118,40 @@ def samples_record(data: Data) -> dict[str, Any]:
             # The first value of each target, since those of images may be large.
             digest.update(split.target.reshape(len(split), -1)[:, 0].contiguous().cpu().numpy().tobytes())
     return {**record, "sha256": digest.hexdigest()}
+
+
+def changed_metadata(then: dict[str, Any], now: dict[str, Any] | None) -> str:
+    """Return the name of a field that differs between two results of :func:`metadata`; "" if none does.
+
+    Means and standard deviations may differ by a hundredth of the latter: decoders of two machines round differently.
+
+    Args:
+        then: the stored metadata, perhaps of an earlier version, without some of the fields.
+        now: the metadata of the data as they are now; None if they cannot be stored.
+
+    >>> then = {"unit": 1.0, "prepare": {"mean": [0.0], "std": [2.0]}}
+    >>> changed_metadata(then, {"unit": 1.0, "prepare": {"mean": [0.001], "std": [2.0]}})
+    ''
+    >>> changed_metadata(then, {"unit": 1.0, "prepare": {"mean": [300.0], "std": [200.0]}})
+    'prepare'
+    """
+    names = ("channels", "columns", "unit", "dates", "levels", "targets", "prepare")
+    return next((name for name in names if now and name in then and not _is_close(then[name], now.get(name))), "")
+
+
+def _is_close(then: Any, now: Any, scale: Any = 0.0) -> bool:
+    """Return whether two plain values are the same, and their numbers nearly so; ``scale`` has their deviations."""
+    if isinstance(then, dict) and isinstance(now, dict):
+        scale = then.get("std", scale)
+        scale = scale["tensor"] if isinstance(scale, dict) else scale
+        return then.keys() == now.keys() and all(_is_close(then[name], now[name], scale) for name in then)
+    if isinstance(then, list) and isinstance(now, list):
+        scales = scale if isinstance(scale, list) and len(scale) == len(then) else [scale] * len(then)
+        return len(then) == len(now) and all(map(_is_close, then, now, scales))
+    if isinstance(then, float) and isinstance(now, (int, float)):
+        spread = abs(scale) if isinstance(scale, (int, float)) else 0.0
+        return abs(then - now) <= _ROUNDING * max(spread, abs(then) if spread == 0 else 0.0)
+    return bool(then == now)
 
 
 def _layout(tensor: torch.Tensor | None) -> dict[str, Any] | None:

@@ -14,8 +14,9 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE
 from ..ops import resample
 from .base import Batch
-from .io.arrays import without_mask
+from .io.arrays import as_numbers
 from .metadata import from_metadata
+from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
 
@@ -95,10 +96,11 @@ class Preprocessing:
             mask: (n, ...) whether a position was observed.
             rate: sampling rate of series in Hz.
         """
-        values = torch.as_tensor(without_mask(x))
-        if values.is_complex() or values.dtype == torch.bool:
+        values = torch.as_tensor(as_numbers(x, "x"))
+        if values.dtype == torch.bool:
             raise TypeError(f"x must hold integers or real numbers, got {values.dtype}")
-        places, seen = (None if v is None else torch.as_tensor(v) for v in (coords, mask))
+        further = {"coords": coords, "mask": mask}
+        places, seen = (None if v is None else torch.as_tensor(as_numbers(v, name)) for name, v in further.items())
         if places is None and self.data.test.coords is not None:
             raise ValueError(f"coords must hold the coordinates of x for {self.name}, whose samples are points")
         if self.data.vocabulary is None:
@@ -231,6 +233,12 @@ def _scaled_pixels(x: Tensor, white: int, where: str, suffix: str) -> Tensor:
         raise ValueError(
             f"{where} must be uint8, integers from 0 to {white} or floats in [0, 1]{suffix}, got integers from "
             f"{int(x.min())} to {int(x.max())}"
+        )
+    if x.numel() and 0 < int(x.max()) <= white * DARK:
+        warnings.warn(
+            f"{where} is almost black: its pixels reach {int(x.max())}, and {white} is white{suffix}; bytes must be "
+            "uint8",
+            stacklevel=5,
         )
     return (x.double() / white * 255).floor().float()
 

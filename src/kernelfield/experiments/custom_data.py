@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -271,6 +272,27 @@ def data_settings(settings: list[str]) -> dict[str, Any]:
     }
 
 
+def _compare_target(data: Data, source: dict[str, Any]) -> None:
+    """Warn of a target that is constant in training, and of numbers that seem to be values but count as classes."""
+    target = data.train.target
+    if data.task in ("regression", "dense-regression") and target is not None:
+        values = target.double().movedim(1, 0).flatten(1)
+        for i, row in enumerate(values):
+            seen = row[row.isfinite()]
+            if len(seen) > 1 and bool((seen == seen[0]).all()):
+                which = f"target {i}" if len(values) > 1 else "the target"
+                warnings.warn(f"{which} is {float(seen[0]):g} in all training samples of {data.name}", stacklevel=3)
+    splits = (data.train, data.validation, data.test)
+    samples = sum(len(split) for split in splits if split is not None)
+    numbers = all(re.fullmatch(r"[-+]?[0-9.]+([eE][-+]?[0-9]+)?", name) for name in data.classes)
+    if data.task == "classification" and "task" not in source and numbers and 2 * len(data.classes) > samples:
+        warnings.warn(
+            f"the numbers to predict of {data.name} count as {len(data.classes)} classes of {samples} samples; "
+            "data.task=regression predicts them as values",
+            stacklevel=3,
+        )
+
+
 def recipe_for_path(path: str | Path, source: dict[str, Any] | None = None, **options: Any) -> Recipe:
     """Return a recipe for the data at a path; see :func:`own_data` and :func:`recipe_for`.
 
@@ -311,6 +333,7 @@ def load_path(
         # By default the loader does not normalise targets.
         chosen["standardize"] = True
         data = load_source(chosen, f"data {name!r}")
+    _compare_target(data, chosen)
     # For a pair of files, the loader knows the common name.
     title = data.name if name.lower().endswith("train") else name
     return recipe_for(data, title, chosen, start_from=start_from, **options), data

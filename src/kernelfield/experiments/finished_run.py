@@ -14,7 +14,7 @@ from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import from_metadata, metadata, samples_record
+from ..data.metadata import changed_metadata, from_metadata, metadata, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
@@ -275,9 +275,10 @@ def run_metadata(run: Run, recipe: Recipe, folder: str | None = None) -> Data:
 
 
 def check_same_data(run: Run, data: Data, remedy: str) -> None:
-    """Raise a ValueError if the data of a run have changed since its training: samples, their split, or their classes.
+    """Raise a ValueError if the data of a run have changed since its training: samples, split, classes, or unit.
 
-    A folder to which files were added is split again, so former training samples would become test samples.
+    A folder to which files were added is split again, so former training samples would become test samples. Values in
+    another unit would be normalised by their own statistics, which the network has never seen.
 
     Args:
         run: the run.
@@ -285,10 +286,18 @@ def check_same_data(run: Run, data: Data, remedy: str) -> None:
         remedy: advice for the error.
     """
     path = run.path("data.json")
-    then = read_json(path).get("samples") if path.exists() else None
-    now = samples_record(data)
-    if then is None or then == now:
+    stored = read_json(path) if path.exists() else {}
+    then, now = stored.get("samples"), samples_record(data)
+    if then is None:
         return
+    if then == now:
+        changed = changed_metadata(stored, metadata(data))
+        if not changed:
+            return
+        what = "the statistics of their values" if changed == "prepare" else changed
+        raise ValueError(
+            f"data must be those on which {run.folder} was trained, but they have changed ({what}); {remedy}"
+        )
     counts = [
         ", ".join(f"{record[name]} for {name}" for name in ("train", "validation", "test")) for record in (then, now)
     ]

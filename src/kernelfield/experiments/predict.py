@@ -17,7 +17,7 @@ from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
-from ..data.io.arrays import without_mask
+from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
@@ -116,8 +116,10 @@ class TrainedRun:
             mask: (n, ...) whether a position was observed.
             step: sampling step in training steps; by default that of the run's data.
         """
-        given = {"inputs": without_mask(inputs), "coords": coords, "mask": mask}
-        held: dict[str, Any] = {name: None if v is None else torch.as_tensor(v) for name, v in given.items()}
+        given = {"inputs": inputs, "coords": coords, "mask": mask}
+        held: dict[str, Any] = {
+            name: None if v is None else torch.as_tensor(as_numbers(v, name)) for name, v in given.items()
+        }
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
         return prepare_samples(batch, self.data)
@@ -139,9 +141,9 @@ class TrainedRun:
                 these; see :func:`find_files`.
             step: sampling step of the inputs in training steps; by default that of the run's data.
             at: positions at which to predict, for networks with an output at each position. For series with times:
-                times in the unit of the file, as numbers, as text "0.5,1,2", or as a file with the columns ``time``
-                and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training steps, or
-                an .npy file of them.
+                times in the unit of the file, as numbers or dates, as text "0.5,1,2", or as a file with the columns
+                ``time`` and, optionally, ``id``. Otherwise (queries, dim) or (n, queries, dim) coordinates in training
+                steps, or an .npy file of them.
             raw: whether to use inputs without the preparation of the run.
             on_batch: called after each batch with the number of files so far and of all files.
 
@@ -155,10 +157,9 @@ class TrainedRun:
         data, chosen = None if raw else self.data, self.step if step is None else step
         queries = self._queries(at)
         asked: dict[str, list[tuple[str, np.ndarray | None]]] = {}
-        if not isinstance(source, (str, Path, list, tuple)):
-            batch = check_samples(
-                Batch(torch.as_tensor(without_mask(source)), step=chosen), self.recipe, data, "inputs"
-            )
+        if not _are_files(source):
+            inputs = torch.as_tensor(as_numbers(source, "source"))
+            batch = check_samples(Batch(inputs, step=chosen), self.recipe, data, "inputs")
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
             rows = self._rows([("", batch)], data)
@@ -190,9 +191,7 @@ class TrainedRun:
         readout = {**options_of(kind), **self.recipe.model}.get("readout")  # some names fix it
         if not takes_argument(self.network, "at") or readout != "dense":
             raise ValueError(f"at must be None for {kind}, which has one prediction per sample, got {at!r}")
-        if isinstance(at, (str, Path)):
-            return read_queries(at)
-        return QueryTimes(torch.as_tensor(at).double().numpy())
+        return read_queries(at)
 
     def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
         """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
@@ -261,7 +260,7 @@ class TrainedRun:
 
         if task == "classification":
             rows = [shares(row) for row in outputs.double().softmax(dim=1).tolist()]
-            likeliest = [max(row, key=row.__getitem__) for row in rows]
+            likeliest = [names[i] for i in outputs.argmax(dim=1).tolist()]
             return [
                 {"class": t, "probability": row[t], "probabilities": row}
                 for t, row in zip(likeliest, rows, strict=True)
@@ -296,6 +295,11 @@ def _each_query(
         {**named, kind: place, **{name: values[i] for name, values in cells.items()}}
         for i, place in enumerate(places.tolist())
     ]
+
+
+def _are_files(source: Any) -> bool:
+    """Return whether a source names files; otherwise it holds samples."""
+    return isinstance(source, (str, Path)) or (isinstance(source, (list, tuple)) and all(map(_are_files, source)))
 
 
 def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:

@@ -12,7 +12,7 @@ import torch
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
 from ..data.preprocessing import compare_values, in_stored_range, prepare_samples
-from ..data.sets.arrays import check_mask
+from ..data.sets.arrays import check_mask, named_arrays, other_arrays
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
@@ -191,16 +191,17 @@ def _as_clouds(batch: Batch, recipe: Recipe, data: Data | None) -> Batch:
 def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     """Return the arrays of a .npy or an .npz file; a single sample becomes a batch of one."""
     plain = path.suffix.lower() == ".npy"
-    arrays = {"inputs": read_array(path)} if plain else read_arrays(path)
-    if "mask" in arrays and not plain:
+    found = {"inputs": read_array(path)} if plain else read_arrays(path)
+    arrays = named_arrays(found)
+    arrays.pop("target", None)  # labels are ignored, as those of a table are
+    if "mask" in arrays:
         check_mask(arrays["mask"], path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
     if plain:
         return Batch(_samples(held["inputs"], wanted))
-    unknown = sorted(set(held) - {"inputs", "coords", "mask"})
-    if unknown or ("inputs" not in held and (wanted[0] or "coords" not in held)):
-        found = ", ".join(held) or "nothing"
-        raise ValueError(f"{path} must hold inputs and, optionally, coords and mask, found {found}")
+    if other_arrays(found) or ("inputs" not in held and (wanted[0] or "coords" not in held)):
+        names = ", ".join(found) or "nothing"
+        raise ValueError(f"{path} must hold inputs (or x) and, optionally, coords and mask, found {names}")
     coords, mask = held.get("coords"), held.get("mask")
     if coords is not None:
         coords = _at_least_one_sample(coords, 2)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import csv
 import itertools
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from .._kinds import ANY, POSITIVE, TEXT, Choice
 from ..data.base import Batch
 from ..data.io.arrays import read_array
 from ..data.io.cells import number
-from ..data.preprocessing import in_stored_range
+from ..data.preprocessing import compare_values, in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream
 from ..streaming.causality import check_causal
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from .recipe import Recipe
 
 __all__ = ["heard_accuracy", "one_step", "stream_input"]
+
+#: number of samples at the beginning of a stream whose unit is compared with that of training
+COMPARED = 200
 
 
 @checked(step=POSITIVE | None, select=Choice(*SELECT) | None, folder=TEXT | None, lines=ANY)
@@ -69,7 +72,8 @@ def stream_input(
     prepare = None if raw else _pointwise_preparation(opened.data, recipe)
     scale = opened.raw_scale() if raw else None
     data = None if raw else opened.data
-    for block in _blocks(source, recipe, data, every, lines):
+    blocks = _blocks(source, recipe, data, every, lines)
+    for block in blocks if data is None else _compared(blocks, data, source):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         if not bool(block.isfinite().all()):
@@ -111,6 +115,24 @@ def _blocks(
         raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
 
 
+def _compared(blocks: Iterable[Tensor], data: Data, source: str | Path) -> Iterator[Tensor]:
+    """Yield blocks; warn once if the first samples have another unit than in training, as :func:`compare_values` does.
+
+    Single samples do not tell: of values around zero, many are small.
+    """
+    where = "standard input" if str(source) == "-" else f"file {Path(source).name}"
+    held: list[Tensor] | None = []
+    for block in blocks:
+        if held is not None:
+            held.append(block)
+            if sum(part.shape[-1] for part in held) >= COMPARED:
+                compare_values(Batch(torch.cat(held, dim=-1)), data, where)
+                held = None
+        yield block
+    if held:
+        compare_values(Batch(torch.cat(held, dim=-1)), data, where)
+
+
 def _as_stored(blocks: Iterable[Tensor], data: Data | None) -> Iterator[Tensor]:
     """Yield blocks of a table; raise a ValueError for fractions if the data set stores integers.
 
@@ -131,7 +153,7 @@ def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str
     for i, line in enumerate(lines, start=1):
         if not line.strip("\ufeff \t\r\n"):
             continue
-        cells = re.split(r"\s*[,;]\s*|\s+", line.strip("\ufeff \t\r\n"))
+        cells = _cells(line.strip("\ufeff \t\r\n"))
         if i == 1 and are_words(cells):
             order = channel_order(cells, channels, where)
             continue
@@ -146,6 +168,13 @@ def _lines(lines: Iterable[str], every: int, channels: Sequence[str], where: str
             rows = []
     if rows:
         yield _block(rows, order)
+
+
+def _cells(line: str) -> list[str]:
+    """Return the cells of a line, perhaps in quotes; semicolons, commas, tabs or blanks separate them."""
+    mark = next((mark for mark in ";,\t" if mark in line), " ")
+    (cells,) = csv.reader([line], delimiter=mark, skipinitialspace=True)
+    return [cell.strip() for cell in cells if mark != " " or cell]
 
 
 def _block(rows: list[list[float]], order: list[int] | None) -> Tensor:

@@ -106,3 +106,11 @@ def test_windows_are_transformed_by_vmap() -> None:
     for function, values in ((spread, rows), (gather, grids)):
         one_by_one = torch.stack([function(v, first, weights, *where) for v in values])
         torch.testing.assert_close(torch.vmap(lambda v, f=function: f(v, first, weights, *where))(values), one_by_one)
+
+
+@pytest.mark.parametrize("points", [12, 300])
+def test_layers_at_points_are_transformed_by_vmap(points: int) -> None:
+    layer = CKConv(2, 3, size=20, causal=True)
+    x, coords = torch.randn(3, 2, points), (20 * torch.rand(3, points, 1)).sort(dim=1).values
+    mapped = torch.vmap(lambda v, c: layer(v.unsqueeze(0), coords=c.unsqueeze(0)).squeeze(0))(x, coords)
+    torch.testing.assert_close(mapped, layer(x, coords=coords), rtol=1e-3, atol=1e-3)

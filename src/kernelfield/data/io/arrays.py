@@ -17,7 +17,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from pathlib import Path
 
-__all__ = ["check_channels_first", "check_precision", "finite_array", "read_array", "read_arrays", "without_mask"]
+__all__ = [
+    "as_numbers",
+    "check_channels_first",
+    "check_precision",
+    "finite_array",
+    "read_array",
+    "read_arrays",
+    "without_mask",
+]
 
 #: a last axis of at most this length, after axes of at least that length, counts as an axis of channels
 MOST_LAST, LEAST_FIRST = 4, 8
@@ -101,6 +109,38 @@ def without_mask(array: Any) -> Any:
         return np.asarray(array)
     kind = array.dtype if array.dtype.kind == "f" else np.dtype(np.float64)
     return np.ma.filled(array.astype(kind), np.nan)
+
+
+def as_numbers(values: Any, name: str) -> Any:
+    """Return real numbers in a form that torch reads: a tensor as it is, anything else as an array of native numbers.
+
+    Args:
+        values: a tensor, an array of any byte order and memory layout, or nested lists.
+        name: name of the argument, for errors.
+
+    >>> as_numbers([[1, 2], [3, 4]], "x").shape
+    (2, 2)
+    >>> as_numbers(np.array([1j]), "x")
+    Traceback (most recent call last):
+    TypeError: x must hold integers or real numbers, got complex128
+    """
+    if hasattr(values, "is_complex"):  # a tensor, also of a network that is being traced
+        if values.is_complex():
+            raise TypeError(f"{name} must hold integers or real numbers, got {values.dtype}")
+        return values
+    if isinstance(values, (list, tuple)) and any(hasattr(part, "is_complex") for part in values):
+        values = [np.asarray(part.detach().cpu()) if hasattr(part, "is_complex") else part for part in values]
+    try:
+        array = np.asarray(without_mask(values))
+        extended = array.dtype.kind == "f" and array.dtype.itemsize > 8
+        array = array.astype(np.float64) if array.dtype.kind == "O" or extended else array
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{name} must hold numbers in an array of one shape, got {type(values).__name__}: {error}"
+        ) from error
+    if array.dtype.kind not in "biuf":
+        raise TypeError(f"{name} must hold integers or real numbers, got {array.dtype}")
+    return np.require(array, array.dtype.newbyteorder("="), ["C", "W"])
 
 
 def check_channels_first(shape: Sequence[int], where: str) -> None:

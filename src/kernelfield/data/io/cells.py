@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import re
+import unicodedata
+import warnings
 from datetime import datetime, timezone
 from typing import TYPE_CHECKING
 
 from ..._checks import check_choice
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["FLOAT32_MAX", "MISSING", "NONFINITE", "has_zone", "is_date", "number", "time_of"]
+__all__ = ["FLOAT32_MAX", "MISSING", "NONFINITE", "compare_names", "has_zone", "is_date", "number", "time_of"]
 
 #: texts of a missing value, in lower case
 MISSING = ("", "?", "nan", "na", "null", "none")
@@ -26,6 +29,8 @@ _COMPACT_DATE = re.compile(
 )
 #: the time zone at the end of a date
 _ZONE = re.compile(r"[Tt ][0-9:.,]+(Z|z|[+-][0-9]{2}(:?[0-9]{2})*)$")
+#: seconds with more than the six decimals that a date can hold
+_BELOW_MICROSECONDS = re.compile(r"[.,][0-9]{6}0*[1-9]")
 
 
 def number(
@@ -73,6 +78,26 @@ def _as_float(text: str) -> float | None:
         return None
 
 
+def compare_names(names: Iterable[str], what: str) -> None:
+    """Warn of names that differ only in case, blanks, or the encoding of a letter, and so look alike.
+
+    Args:
+        names: names of classes or channels.
+        what: description of the names, such as "a.csv has channels".
+    """
+    known: dict[str, str] = {}
+    for name in sorted(set(names)):
+        plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+        if known.setdefault(plain, name) != name:
+            warnings.warn(f"{what} {_shown(known[plain], name)}, which count as two", stacklevel=3)
+
+
+def _shown(first: str, second: str) -> str:
+    """Return two names as text, with escapes if they are the same letters in two encodings."""
+    alike = unicodedata.normalize("NFKC", first) == unicodedata.normalize("NFKC", second)
+    return " and ".join(ascii(name) if alike else repr(name) for name in (first, second))
+
+
 def is_date(text: str) -> bool:
     """Return whether the text of a time is a date, and not a number.
 
@@ -94,7 +119,8 @@ def has_zone(text: str) -> bool:
 def time_of(text: str, path: Path, line: int) -> float:
     """Return a time: a number, or the seconds of a date such as 2007-01-31 or 2007-01-31 12:00:00.
 
-    A date without a time zone is in UTC. Digits that may be either, such as 20070131, are refused.
+    A date without a time zone is in UTC. Digits that may be either, such as 20070131, are refused, and so are fractions
+    of a microsecond, which a date would lose.
     """
     cell = text.strip()
     if _COMPACT_DATE.fullmatch(cell):
@@ -105,9 +131,18 @@ def time_of(text: str, path: Path, line: int) -> float:
     if is_date(cell):
         try:
             date = datetime.fromisoformat(cell)
-            return (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
-        except (ValueError, OverflowError):
-            pass
+            seconds = (date if date.tzinfo else date.replace(tzinfo=timezone.utc)).timestamp()
+        except (ValueError, OverflowError) as error:
+            raise ValueError(
+                f"{path}, line {line}: expected a time, a number or a date such as 2007-01-31 12:00:00+01:00, found "
+                f"{cell[:40]!r}"
+            ) from error
+        if _BELOW_MICROSECONDS.search(cell):
+            raise ValueError(
+                f"{path}, line {line}: expected a date with at most six decimals of a second, found {cell[:40]!r}; "
+                "write finer times as numbers"
+            )
+        return seconds
     time = number(cell, path, line, "a time")
     if math.isnan(time):
         raise ValueError(f"{path}, line {line}: expected a time, found {cell[:40]!r}")

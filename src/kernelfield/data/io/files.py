@@ -83,14 +83,15 @@ def find(where: Path, names: Sequence[str], what: str) -> Path:
     raise ValueError(f"{where} must hold {what} ({' or '.join(names)}), found {shown}")
 
 
-def find_visible(where: Path, endings: Sequence[str]) -> list[Path]:
-    """Return the files in a folder and its folders whose names end in one of ``endings``, sorted.
+def find_visible(where: Path, endings: Sequence[str] | None = None) -> list[Path]:
+    """Return the files in a folder and its folders whose names end in one of ``endings``, by default all, sorted.
 
     Hidden files and folders are skipped: copies of editors (``.ipynb_checkpoints``) and of archives (``__MACOSX``)
     would otherwise count as samples, or as a class.
     """
-    found = (path for path in where.rglob("*") if path.suffix.lower() in endings and path.is_file())
-    return sorted(path for path in found if not any(map(is_hidden, path.relative_to(where).parts)))
+    found = (path for path in where.rglob("*") if endings is None or path.suffix.lower() in endings)
+    shown = (path for path in found if not any(map(is_hidden, path.relative_to(where).parts)))
+    return sorted(path for path in shown if path.is_file())
 
 
 def is_hidden(name: str) -> bool:
@@ -180,12 +181,15 @@ def read_lines(path: Path) -> list[str]:
 
 
 def read_table(path: Path, delimiter: str = ",") -> list[list[str]]:
-    """Return the rows of a CSV file; an empty line is an empty row."""
-    rows = csv.reader(read_lines(path), delimiter=delimiter)
+    """Return the rows of a CSV file; an empty line is an empty row.
+
+    A quotation mark that opens a cell must close it too. Otherwise the cell would swallow the lines up to the next one.
+    """
+    rows = csv.reader([f"{line}\n" for line in read_lines(path)], delimiter=delimiter, strict=True)
     try:
         return list(rows)
     except csv.Error as error:
-        raise ValueError(f"{path}, line {rows.line_num}: expected cells of a table: {error}") from error
+        raise ValueError(f"{path}, up to line {rows.line_num}: expected cells of a table: {error}") from error
 
 
 def fetch(

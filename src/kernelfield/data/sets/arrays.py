@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["array_target", "arrays", "check_mask", "read_array_file"]
+__all__ = ["array_target", "arrays", "check_mask", "named_arrays", "other_arrays", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
 #: names of each array, the preferred one first
@@ -108,14 +108,24 @@ def _seen(values: Tensor, mask: Tensor | None) -> Tensor:
     return values if mask is None else values.masked_fill(~mask.unsqueeze(1), torch.nan)
 
 
+def named_arrays(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return ``inputs``, ``target``, ``coords`` and ``mask`` among the arrays of a file; see ``NAMES``."""
+    return {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
+
+
+def other_arrays(found: dict[str, np.ndarray]) -> list[str]:
+    """Return the names of the arrays that :func:`named_arrays` leaves out."""
+    used = {next((key for key in keys if key in found), "") for keys in NAMES.values()}
+    return [name for name in found if name not in used]
+
+
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
     """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
     found = read_arrays(path)
-    used = {next((key for key in keys if key in found), "") for keys in NAMES.values()}
-    others = [name for name in found if name not in used]
+    others = other_arrays(found)
     if others:
         warnings.warn(f"{path}: arrays {', '.join(others[:6])} are not read", stacklevel=3)
-    stored = {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
+    stored = named_arrays(found)
     for name in ("inputs", "target"):
         if name not in stored:
             raise ValueError(f"{path} must hold inputs and target (or x and y), found {', '.join(found) or 'nothing'}")
@@ -246,7 +256,10 @@ def array_target(
 def _class_name(value: Any, task: str, path: Path) -> str:
     """Return the name of a class: a text, or a whole number of any type."""
     if isinstance(value, (bytes, str)):
-        name = value.decode("utf-8", errors="replace") if isinstance(value, bytes) else str(value)
+        try:
+            name = value.decode("utf-8") if isinstance(value, bytes) else str(value)
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path} must hold names in UTF-8 in target, found {value!r}") from error
         if name.strip().lower() in ("", "?", "nan"):
             raise ValueError(f"{path} must hold a label for each sample in target, found {name!r}, a missing value")
         return name.strip()

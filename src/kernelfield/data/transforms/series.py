@@ -27,6 +27,8 @@ __all__ = ["Series", "build", "query_targets", "samples_like"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
+#: largest rounding of a time, as a share of a training step
+_ROUNDING = 1e-2
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
 
@@ -219,10 +221,26 @@ def _query_times(series: Sequence[Series], unit: float) -> Tensor:
     for row, s in zip(found, series, strict=True):
         if s.at is None or not len(s.at):
             continue
-        first = 0.0 if s.times is None else s.times[0]
-        row[:, 0] = (s.at[-1] - first) / unit
-        row[: len(s.at), 0] = (s.at - first) / unit
+        steps = _since(s.at, s) / unit
+        row[:, 0] = steps[-1]
+        row[: len(s.at), 0] = steps
     return torch.from_numpy(found).float()
+
+
+def _since(times: np.ndarray, series: Series) -> np.ndarray:
+    """Return times since the first one of a series. Dates are exact to a microsecond, but float64 seconds are not."""
+    since = times if series.times is None else times - series.times[0]
+    return np.round(since, 6) if series.dates else since
+
+
+def _check_times(series: Sequence[Series], unit: float) -> None:
+    """Raise a ValueError if float64 rounds times by more than a hundredth of a step, as it does with nanoseconds."""
+    for s in series:
+        if s.times is not None and not s.dates and np.spacing(np.abs(s.times).max()) > _ROUNDING * unit:
+            raise ValueError(
+                f"{s.where}: expected times that float64 can tell apart, found {s.times[-1]:.0f} with steps of "
+                f"{unit:g}; subtract an offset"
+            )
 
 
 def query_targets(series: Sequence[Series]) -> Tensor:
@@ -268,7 +286,7 @@ def _place(
 
     By default the times decide whether the series become ``points`` or lie on a grid.
     """
-    times = [s.times - s.times[0] for s in series if s.times is not None]
+    times = [_since(s.times, s) for s in series if s.times is not None]
     gaps = np.concatenate([np.diff(t) for t in times])
     if not (gaps > 0).all():
         raise ValueError(f"times of a series must ascend, found a step of {gaps[~(gaps > 0)][0]}")
@@ -276,6 +294,7 @@ def _place(
         check_positive("unit", unit)
     else:
         unit = float(np.median(gaps)) if len(gaps) else 1.0
+    _check_times(series, unit)
     steps = [t / unit for t in times]
     longest = max(len(t) for t in steps)
     last = max(float(t[-1]) for t in steps)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import math
+from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +12,7 @@ from torch import Tensor
 from ..._arguments import checked
 from ..._kinds import Choice, Int
 from ..._object_kinds import SHARES, TensorOf
+from ..io.cells import compare_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,24 +114,31 @@ def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tup
     if known is None:
         found = set(names)
         _check_numbers(found)
+        compare_names(found, "the labels are classes")
         known = sorted(found)
-        with contextlib.suppress(ValueError):
-            if not any(math.isnan(float(name)) for name in found):
-                known = sorted(known, key=float)
+        values = [_exact(name) for name in known]
+        if None not in values:
+            known = [name for _, name in sorted(zip(values, known, strict=True))]
     place = {name: i for i, name in enumerate(known)}
     return torch.tensor([place[name] for name in names], dtype=torch.long), tuple(known)
 
 
 def _check_numbers(names: set[str]) -> None:
     """Raise a ValueError if two names are the same number, such as 1 and 1.0."""
-    written: dict[float, str] = {}
+    written: dict[Decimal, str] = {}
     for name in sorted(names):
-        try:
-            value = float(name)
-        except ValueError:
-            continue
-        if written.setdefault(value, name) != name:
+        value = _exact(name)
+        if value is not None and written.setdefault(value, name) != name:
             raise ValueError(f"labels must write a number in one way, found {written[value]!r} and {name!r}")
+
+
+def _exact(name: str) -> Decimal | None:
+    """Return the number that a name writes; None if it is not one. A float would round a long id."""
+    try:
+        value = Decimal(name)
+    except InvalidOperation:
+        return None
+    return None if value.is_nan() else value
 
 
 def pad(series: Sequence[np.ndarray], length: int | None = None) -> tuple[Tensor, Tensor]:

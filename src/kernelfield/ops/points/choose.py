@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from ..._step_hooks import is_vmapped
 from ..conv.cost import Work, seconds
 from ..conv.measured import costs_of
 from ..conv.shape import centres
@@ -53,14 +54,14 @@ def point_costs(device: torch.device) -> Costs:
 def choose_method(c: PointConv, tolerance: float) -> tuple[str, GridPlan | None]:
     """Return the method with the least expected time, "pairs", "cells" or "grid", and the plan of the grid.
 
-    The host waits for the device to learn the extent of the points. While a CUDA graph is captured it must not wait,
-    and the method is "pairs".
+    The host waits for the device to learn the extent of the points. It must not wait while a CUDA graph is captured,
+    and cannot under :func:`torch.vmap`: there the method is "pairs".
     """
     points, queries = c.coords.shape[1], c.at.shape[1]
     samples = max(c.coords.shape[0], c.at.shape[0])
     if samples * points * queries <= FEW_PAIRS.get(c.x.device.type, FEW_PAIRS["cuda"]):
         return "pairs", None
-    if c.x.device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+    if (c.x.device.type == "cuda" and torch.cuda.is_current_stream_capturing()) or is_vmapped([c.coords, c.at]):
         return "pairs", None
     span = extent(c)
     times = expected_times(c, tolerance, span)

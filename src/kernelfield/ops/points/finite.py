@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._step_hooks import is_vmapped
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -15,11 +17,12 @@ __all__ = ["check_finite", "check_seen_finite", "fill_padding", "may_read"]
 def may_read(coords: Tensor) -> bool:
     """Return whether the host can read values without waiting for a device, outside of traced graphs and modes.
 
-    Under a TorchDispatchMode, such as FakeTensorMode, tensors may have no values.
+    Under a TorchDispatchMode, such as FakeTensorMode, tensors may have no values; under :func:`torch.vmap` they have
+    several.
     """
     if coords.device.type != "cpu" or torch.compiler.is_compiling():
         return False
-    return torch._C._len_torch_dispatch_stack() == 0  # noqa: SLF001
+    return torch._C._len_torch_dispatch_stack() == 0 and not is_vmapped([coords])  # noqa: SLF001
 
 
 def check_finite(**coords: Tensor | None) -> None:

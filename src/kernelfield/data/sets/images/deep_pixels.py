@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["WHITE", "check_black", "check_upper_bytes", "is_deep", "pixel_levels", "to_bytes"]
+__all__ = ["DARK", "WHITE", "check_black", "check_upper_bytes", "is_deep", "pixel_levels", "to_bytes"]
 
 #: value of white pixels of 16 bits
 WHITE = 65535
@@ -20,7 +20,7 @@ _WHITES = (255, 1023, 4095, 16383, WHITE)
 #: tag of a TIFF image that tells whether 0 is white
 _PHOTOMETRIC = 262
 #: an image whose pixels reach at most this share of white may hold fewer bits than others
-_DARK = 1 / 16
+DARK = 1 / 16
 
 
 def check_black(image: Any, path: Path) -> None:
@@ -55,7 +55,7 @@ def pixel_levels(ranges: Sequence[tuple[Path, int, int]], white: int | None = No
         path = next(path for path, _, high in ranges if high > white)
         raise ValueError(f"white must be at least the largest pixel, {most}, got {white} for {path}")
     chosen = white or next((level for level in _WHITES if most <= level), WHITE)
-    dark = [(path, high) for path, _, high in ranges if 0 < high <= chosen * _DARK]
+    dark = [(path, high) for path, _, high in ranges if 0 < high <= chosen * DARK]
     if dark:
         warnings.warn(
             f"{len(dark)} of {len(ranges)} images with pixels of more than 8 bits are almost black: {dark[0][0]} "
@@ -81,7 +81,7 @@ def to_bytes(pixels: np.ndarray, path: Path, levels: Sequence[int] = (), *, anno
     if not ((wide >= 0) & (wide <= top)).all():
         like = ", like the images of the training" if levels and kind == "integers" else ""
         raise ValueError(f"{path} must hold {kind} from 0 to {top}{like}, found {wide.min():g} to {wide.max():g}")
-    if announce and kind == "integers" and 0 < wide.max() <= white * _DARK:
+    if announce and kind == "integers" and 0 < wide.max() <= white * DARK:
         others = f"; images of the training reach {levels[1]}" if levels else ""
         warnings.warn(
             f"{path} is almost black: its pixels reach {wide.max():g}, and {white} is white{others}", stacklevel=3
@@ -98,7 +98,7 @@ def check_upper_bytes(pixels: np.ndarray, path: Path) -> None:
         pixels: colours that Pillow has read, as bytes.
         path: file of the image, for errors.
     """
-    if pixels.max() <= 255 * _DARK:
+    if pixels.max() <= 255 * DARK:
         raise ValueError(
             f"{path} must use all bits of its colours, since the upper 8 of 16 are read, found values up to "
             f"{256 * int(pixels.max()) + 255} of {WHITE}; store colours in 8 bits"

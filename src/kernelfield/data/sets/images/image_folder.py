@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import struct
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 
 from ...._arguments import checked
 from ...base import Data, Split
+from ...io.cells import compare_names
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
@@ -121,10 +123,23 @@ def list_classes(
             )
     if len(classes) < 2:
         raise ValueError(f"{where} must hold a folder of {what} for each of two or more classes, found {len(classes)}")
+    compare_names(classes, f"{where} has classes")
+    _compare_files(where, paths, [path for part in found for _, path in part])
     labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
     counts = [len(part) for part in found]
     index = divide(labels, shares, seed) if len(counts) == 1 else _index_parts(labels, counts, seed)
     return [path for part in found for _, path in part], labels, classes, index
+
+
+def _compare_files(where: Path, parts: Sequence[Path], read: Sequence[Path]) -> None:
+    """Warn of files that are no samples: of another format, or outside the folders of the classes."""
+    known, every = set(read), [path for part in parts for path in find_visible(part)]
+    others = [path for path in every if path not in known]
+    if others:
+        warnings.warn(
+            f"{where}: {len(others)} of {len(every)} files are not read, such as {others[0].relative_to(where)}",
+            stacklevel=4,
+        )
 
 
 def part_folder(where: Path, names: Sequence[str]) -> Path | None:

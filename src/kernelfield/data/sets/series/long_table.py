@@ -5,11 +5,12 @@ from __future__ import annotations
 import warnings
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...io.cells import has_zone, is_date, number, time_of
+from ...io.arrays import as_numbers, read_array
+from ...io.cells import compare_names, has_zone, is_date, number, time_of
 from ...io.files import read_table
 from ...io.parquet import read_parquet
 from ...transforms.series import Series
@@ -109,12 +110,14 @@ def read_long(
             )
         at = seen.setdefault(key, {}).setdefault(time, {})
         if channel in at:
-            raise ValueError(f"{path}, line {i}: expected one value of {channel!r} at time {time:g}, found two")
+            raise ValueError(
+                f"{path}, line {i}: expected one value of {channel!r} at time {row[column['time']].strip()}, found two"
+            )
         at[channel] = number(row[column["value"]], path, i, channel, column="value", nonfinite=nonfinite)
     if not seen:
         raise ValueError(f"{path} must hold a measurement on each line after the first, found none")
     channels = sorted({c for times in seen.values() for at in times.values() for c in at})
-    _compare_names(channels, path)
+    compare_names(channels, f"{path} has channels")
     series = []
     for key, times in seen.items():
         order = sorted(times)
@@ -138,16 +141,6 @@ def _kind_of_time(text: str) -> str:
     if not is_date(text):
         return NUMBER
     return ZONED if has_zone(text) else UNZONED
-
-
-def _compare_names(channels: Sequence[str], path: Path) -> None:
-    """Warn of channels whose names differ only in case."""
-    known: dict[str, str] = {}
-    for name in channels:
-        if known.setdefault(name.casefold(), name) != name:
-            warnings.warn(
-                f"{path} has channels {known[name.casefold()]!r} and {name!r}, which count as two", stacklevel=3
-            )
 
 
 def compare_columns(names: Sequence[str], label: str, path: Path) -> None:
@@ -312,22 +305,29 @@ class QueryTimes:
         return self.by_series[series.key]
 
 
-def read_queries(given: str | Path) -> QueryTimes:
-    """Return the query times of a list such as "0.5,1,2", or of a file.
+def read_queries(given: Any) -> QueryTimes:
+    """Return the query times of an array, of a list such as "0.5,1,2", or of a file.
 
     Args:
-        given: numbers or dates, separated by commas; a CSV or parquet file with a column ``time`` and, optionally,
-            ``id``; or an .npy array of coordinates in training steps.
+        given: numbers or dates, separated by commas or in an array; a CSV or parquet file with a column ``time`` and,
+            optionally, ``id``; or coordinates in training steps, as an array or an .npy file.
 
     >>> read_queries("1,2.5").common
     array([1. , 2.5])
+    >>> read_queries(["2024-01-31 12:00"]).kind
+    'a date without a time zone'
     """
+    if not isinstance(given, (str, Path)):
+        values = given if hasattr(given, "is_complex") else np.asarray(given)
+        if not hasattr(given, "is_complex") and values.dtype.kind in "MOU" and values.ndim == 1:
+            given = ",".join(map(str, values))  # dates
+        else:
+            values = np.asarray(as_numbers(values, "at"), dtype=np.float64)
+            return QueryTimes(values, kind=NUMBER)
     path = Path(given)
     suffix = path.suffix.lower()
     if suffix == ".npy":
-        from ...io.arrays import read_array  # noqa: PLC0415
-
-        return QueryTimes(np.asarray(read_array(path), dtype=np.float64))
+        return QueryTimes(np.asarray(read_array(path), dtype=np.float64), kind=NUMBER)
     if suffix not in (".csv", ".tsv", ".parquet"):
         cells = [cell for cell in str(given).split(",") if cell.strip()]
         times = np.array([time_of(cell, Path("at"), 1) for cell in cells])
@@ -338,6 +338,9 @@ def read_queries(given: str | Path) -> QueryTimes:
         raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
+    short = next((i for i, row in lines if len(row) != len(names)), None)
+    if short is not None:
+        raise ValueError(f"{path}, line {short}: expected {len(names)} fields, found {len(rows[short - 2])}")
     kind = _kind_of_times([row[place] for _, row in lines], path)
     if "id" not in names:
         return QueryTimes(np.array([time_of(row[place], path, i) for i, row in lines]), kind=kind)

@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-__all__ = ["step_columns"]
+__all__ = ["NO_VALUE", "step_columns"]
 
-#: ends of names of columns that are no steps: ids, times and dates
-_NO_STEP = re.compile(r"(^|[^a-zA-Z])p?(id|ID|Id)s?$|[a-z]I[dD]$|([tT]ime|TIME|[sS]tamp|[dD]ate|DATE)$")
+#: ends of names of columns that are no values of a series: ids, times and dates
+NO_VALUE = re.compile(r"(^|[^a-zA-Z])p?(id|ID|Id)s?$|[a-z]I[dD]$|([tT]ime|TIME|[sS]tamp|[dD]ate|DATE)$")
 
 
 def step_columns(
@@ -149,7 +149,7 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
         raise ValueError(
             f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; leave it out"
         )
-    no_step = next((name for name in others if _NO_STEP.search(name)), None)
+    no_step = next((name for name in others if NO_VALUE.search(name)), None)
     if no_step is not None:
         raise ValueError(
             f"{path}, line 1: expected columns of steps, found {no_step!r}, which does not look like one; leave it "

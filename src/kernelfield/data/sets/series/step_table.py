@@ -9,6 +9,7 @@ import numpy as np
 
 from ...io.cells import MISSING, number
 from .long_table import read_cells
+from .step_columns import NO_VALUE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,13 +52,17 @@ def channel_order(names: Sequence[str], channels: Sequence[str], where: str | Pa
 
     Args:
         names: names of the columns.
-        channels: names of the channels; without names, or with a single one, the columns are taken as they come.
+        channels: names of the channels; without names, or with a single one, the columns are taken as they come, and
+            a time or an id among them is an error.
         where: the file, for errors.
 
     >>> channel_order(["pulse", "pressure"], ["pressure", "pulse"], "a.csv")
     [1, 0]
     """
     if len(channels) < 2:
+        no_value = next((name for name in names if NO_VALUE.search(name)), None)
+        if no_value is not None and no_value not in channels:
+            raise ValueError(f"{where} must have a column per channel, found {no_value!r}, which seems to be none")
         return None
     if sorted(names) != sorted(channels):
         raise ValueError(f"{where} must have the columns {', '.join(channels)}, in any order, found {', '.join(names)}")
