@@ -3,11 +3,16 @@
     PYTHONPATH=src python3 scripts/gpu.py FOLDER                          # all stages
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages tests sizes --limit 600
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages recorded --limits recorded=900
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --total 570 --resume     # again and again, where commands are short
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --quick --limit 60       # tiny shapes, also on a CPU
 
 Needs torch and the packages of the stages (pytest for ``tests``), and installs nothing. Each step runs in its own
 process and writes its log, and its JSON as rows are measured, into FOLDER. If a step fails or runs out of time, the
 others still run. One line per step says how it ended: ok, failed or out of time, and the seconds it took.
+
+``--total`` ends the call in time for a machine on which commands may run for some minutes only. ``--resume`` leaves out
+the steps that earlier calls with the same FOLDER have finished, which ``steps.json`` lists. A step that ran out of time
+starts again, and its benchmark keeps the rows that it has saved.
 
 ``recorded`` measures rows of ``benchmarks/results`` again and fails if one takes 3 % longer than recorded.
 """
@@ -30,6 +35,10 @@ ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
 #: longest accepted time of a row, relative to its recorded time
 SLOWER = 1.03
+#: how a step ended that did not finish
+OUT_OF_TIME = "out of time"
+#: seconds below which no step starts
+LEAST = 10.0
 #: seconds of each stage
 LIMITS = {
     "tests": 900.0,
@@ -48,10 +57,16 @@ TESTS = (
     "tests/ops/fused",
     "tests/ops/points",
     "tests/ops/test_backend.py",
+    "tests/ops/test_fieldnet.py",
+    "tests/ops/test_graph_cache.py",
     "tests/ops/test_precompile.py",
     "tests/streaming/test_static_step.py",
     "tests/experiments/test_cuda_graph.py",
+    "tests/layers/points/test_gridify.py",
+    "tests/test_sklearn_gpu.py",
 )
+#: folders whose files are steps of their own, because their kernels take minutes to compile
+LONG_TESTS = ("tests/ops/conv",)
 
 
 #: name, command, arguments of a whole run, and file to compare with, by stage
@@ -108,7 +123,7 @@ class Step:
 def steps_of(stage: str, quick: bool) -> list[Step]:
     """Return the steps of a stage, the most important first."""
     if stage == "tests":
-        some = TESTS[:1] if quick else TESTS
+        some = TESTS[:1] if quick else [file for test in TESTS for file in _files_of(test)]
         return [Step(Path(test).stem, ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) for test in some]
     small = QUICK if quick else {}
     return [
@@ -118,12 +133,27 @@ def steps_of(stage: str, quick: bool) -> list[Step]:
     ]
 
 
-def run(step: Step, folder: Path, limit: float) -> tuple[str, float]:
-    """Run one step; return how it ended and the seconds it took."""
+def _files_of(test: str) -> list[str]:
+    """Return the files of a folder of long tests; the test itself for others."""
+    if test not in LONG_TESTS:
+        return [test]
+    return [str(file.relative_to(ROOT)) for file in sorted((ROOT / test).glob("test_*.py"))]
+
+
+def run(step: Step, folder: Path, limit: float, keep: bool = False) -> tuple[str, float]:
+    """Run one step; return how it ended and the seconds it took.
+
+    Args:
+        step: the step.
+        folder: of its log and its JSON.
+        limit: seconds after which it ends.
+        keep: whether to keep the rows of an earlier run, which ran out of time.
+    """
     path = folder / f"{step.name}.json"
     seconds = f"{max(1.0, limit - 5):.0f}"
     command = [part.replace("{json}", str(path)).replace("{seconds}", seconds) for part in step.command]
-    path.unlink(missing_ok=True)  # rows of an earlier run would be mistaken for those of this one
+    if not keep:
+        path.unlink(missing_ok=True)  # rows of an earlier run would be mistaken for those of this one
     begin = time.perf_counter()
     with (folder / f"{step.name}.log").open("w") as log:
         # A group of its own, so that the workers of a compiler end with it.
@@ -134,14 +164,23 @@ def run(step: Step, folder: Path, limit: float) -> tuple[str, float]:
             code = process.wait(timeout=limit)
             ended = "ok" if code == 0 else f"failed ({code})"
         except subprocess.TimeoutExpired:
-            ended = "out of time"
+            ended = OUT_OF_TIME
         finally:
             _end(process)
-    if step.recorded and path.exists():
-        slower, compared = compare(json.loads(path.read_text()), json.loads((RESULTS / step.recorded).read_text()))
+    report = _read(path) if step.recorded else None
+    if report is not None:
+        slower, compared = compare(report, json.loads((RESULTS / step.recorded).read_text()))
         step.lines += [f"{compared} times compared with {step.recorded}, {len(slower)} slower", *slower]
         ended = "failed (slower)" if slower and ended == "ok" else ended
     return ended, time.perf_counter() - begin
+
+
+def _read(path: Path) -> Any:
+    """Return the content of a JSON file; None if there is none, or if its process ended while it wrote."""
+    try:
+        return json.loads(path.read_text())
+    except (FileNotFoundError, ValueError):
+        return None
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -189,6 +228,8 @@ def main() -> int:
     parser.add_argument("--stages", nargs="+", choices=LIMITS, default=list(LIMITS), metavar="STAGE")
     parser.add_argument("--limit", type=float, help="seconds of every stage")
     parser.add_argument("--limits", nargs="*", default=[], metavar="STAGE=SECONDS", help="seconds of single stages")
+    parser.add_argument("--total", type=float, help="seconds after which the call ends")
+    parser.add_argument("--resume", action="store_true", help="leave out steps that earlier calls have finished")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to test the script; also on a CPU")
     options = parser.parse_args()
     limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)
@@ -198,14 +239,25 @@ def main() -> int:
             parser.error(f"--limits must be STAGE=SECONDS with one of {', '.join(LIMITS)}, got {text!r}")
         limits[stage] = float(seconds)
     options.folder.mkdir(parents=True, exist_ok=True)
+    state = options.folder / "steps.json"
+    ends: dict[str, str] = (_read(state) or {}) if options.resume else {}
+    last = time.perf_counter() + (options.total or float("inf"))
     failed = 0
     for stage in options.stages:
-        end = time.perf_counter() + limits[stage]
+        end = min(last, time.perf_counter() + limits[stage])
         for step in steps_of(stage, options.quick):
-            left = end - time.perf_counter()
-            ended, seconds = run(step, options.folder.resolve(), left) if left > 0 else ("out of time", 0.0)
+            name = f"{stage} {step.name}"
+            before, left = ends.get(name, ""), end - time.perf_counter()
+            if before not in ("", OUT_OF_TIME):
+                failed += before != "ok"
+                continue
+            ended, seconds = OUT_OF_TIME, 0.0
+            if left > (LEAST if options.total else 0):
+                ended, seconds = run(step, options.folder.resolve(), left, keep=before == OUT_OF_TIME)
             failed += ended != "ok"
-            print(f"{stage} {step.name}: {ended}, {seconds:.0f} s", *step.lines, sep="\n", flush=True)
+            ends[name] = ended
+            state.write_text(json.dumps(ends, indent=1) + "\n")
+            print(f"{name}: {ended}, {seconds:.0f} s", *step.lines, sep="\n", flush=True)
     return int(failed > 0)
 
 

@@ -49,6 +49,24 @@ def test_every_step_has_a_line(
     assert float((tmp_path / "writes.json").read_text()) < 30
 
 
+def test_short_calls_continue_until_all_steps_have_ended(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row of "rows" takes a call; finished steps do not run again, whether they failed or not."""
+    text = "import pathlib, time; p = pathlib.Path(r'{json}'); n = len(p.read_text()) if p.exists() else 0; "
+    rows = text + "p.write_text('x' * (n + 1)); time.sleep(60 * (n < 1))"
+    steps = {"tests": [gpu.Step("fails", ["-c", "raise SystemExit(3)"])], "sizes": [gpu.Step("rows", ["-c", rows])]}
+    monkeypatch.setattr(gpu, "steps_of", lambda stage, _: steps[stage])
+    monkeypatch.setattr(gpu, "LEAST", 0.0)
+    options = "--stages", "tests", "sizes", "--total", "3", "--resume"
+    seen = []
+    for _ in range(3):
+        assert call(gpu, monkeypatch, str(tmp_path), *options) == 1
+        seen.append([line.rpartition(",")[0] for line in capsys.readouterr().out.splitlines()])
+    assert seen == [["tests fails: failed (3)", "sizes rows: out of time"], ["sizes rows: ok"], []]
+    assert (tmp_path / "rows.json").read_text() == "xx"
+
+
 @pytest.mark.parametrize(("factor", "slower"), [(1.02, 0), (1.05, 1), (0.5, 0)])
 def test_recorded_rows_may_take_three_percent_longer(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, slower: int

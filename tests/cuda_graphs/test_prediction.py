@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import kernelfield as kf
 from kernelfield.cuda_graphs import CapturedPrediction, CaptureWarning
+from kernelfield.layers.continuous.sampled_kernel import SampledKernel
 
 from .recorded import RecordingBackend
 
@@ -193,3 +194,31 @@ def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch, processe
         for _ in range(3):
             torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
     assert predict.refusal == refusal
+
+
+def test_eager_predictions_pad_no_batch() -> None:
+    class Batch(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            seen.append(len(x))
+            return x
+
+    seen: list[int] = []
+    predict = kf.capture_prediction(Batch(), max_batch=4, enabled=False)
+    for batch in (3, 4, 7):
+        assert predict(torch.zeros(batch, 2)).shape == (batch, 2)
+    assert seen == [3, 4, 4, 3]
+
+
+@pytest.mark.parametrize("enabled", [True, False], ids=["captured", "eager"])
+def test_replaced_parts_are_noticed(enabled: bool) -> None:
+    """A new field, and a new map that is part of no frozen kernel."""
+    net, x = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4), torch.randn(2, 1, 16)
+    predict = predictor(net, enabled=enabled)
+    other = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4)
+    owners = [(a, b) for a, b in zip(net.modules(), other.modules(), strict=True) if isinstance(a, SampledKernel)]
+    (layer, new), *_ = owners
+    for owner, name, part in ((layer, "field", new.field), (net, "readout", other.readout)):
+        for _ in range(4):
+            torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+        setattr(owner, name, part)
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)

@@ -174,6 +174,26 @@ def test_a_gpu_on_which_kernels_fail_warns_once(monkeypatch: pytest.MonkeyPatch)
     assert not backend._kernels_run(torch.device("cuda"))
 
 
+def test_convolutions_do_not_choose_kernels_that_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(backend, "_kernels_run", lambda _: False)
+    assert "do not run on cuda:0" in str(backend.unavailable(torch.device("cuda:0")))
+
+
+def test_another_device_than_the_current_one_warns_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Triton launches on the current device, whatever the device of its arguments."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(backend, "_kernels_run", lambda _: True)
+    monkeypatch.setattr(backend, "_several_gpus", lambda: True)
+    backend._warn_of_other_device.cache_clear()
+    assert backend.unavailable(torch.device("cuda:0")) is None
+    with pytest.warns(UserWarning, match=r"set_device\(1\)"):
+        assert "got cuda:1" in str(backend.unavailable(torch.device("cuda:1")))
+    assert "got cuda:1" in str(backend.unavailable(torch.device("cuda:1")))
+    backend._warn_of_other_device.cache_clear()
+
+
 def test_the_probe_adds_one(monkeypatch: pytest.MonkeyPatch) -> None:
     from kernelfield.ops import triton_probe  # noqa: PLC0415
 

@@ -106,6 +106,11 @@ class CapturedFunction:
         """A line for logs, with the number of graphs or the reason why there are none."""
         return f"steps not captured: {self.refusal}" if self.refusal else f"steps as {self.graphs} CUDA graphs"
 
+    @property
+    def is_eager(self) -> bool:
+        """Whether all calls run eagerly from now on."""
+        return not self.enabled or bool(self.refusal)
+
     def __get__(self, instance: Any, owner: type | None = None) -> CapturedFunction:
         """Return the captured method of an instance; each instance has its own graphs."""
         if instance is None:
@@ -147,7 +152,7 @@ class CapturedFunction:
 
     def _prepare(self) -> bool:
         """Return whether calls may be captured; set up the backend at the first call."""
-        if not self.enabled or self.refusal:
+        if self.is_eager:
             return False
         if self._backend is None:
             if self._make_backend is None and not torch.cuda.is_available():

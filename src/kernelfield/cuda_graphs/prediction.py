@@ -17,7 +17,7 @@ from .captured import CapturedFunction
 from .tree import UnsupportedValue, flatten, map_tensors, rebuild
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from torch import nn
 
@@ -95,16 +95,18 @@ class CapturedPrediction:
         if len(sizes) != 1 or 0 in sizes or flatten(kwargs)[0] or self._whole_batches:
             return self._captured(*args, **kwargs)
         (batch,) = sizes
+        if batch <= self.max_batch:
+            return self._padded(form, tensors, batch, kwargs)
         parts = [t.split(self.max_batch) for t in tensors]
         results = [
             self._padded(form, list(part), min(self.max_batch, batch - i * self.max_batch), kwargs)
             for i, part in enumerate(zip(*parts, strict=True))
         ]
-        return results[0] if len(results) == 1 else _joined(results)
+        return _joined(results)
 
     def _padded(self, form: Any, tensors: list[Tensor], batch: int, options: dict[str, Any]) -> Any:
         """Return the predictions for a batch of at most ``max_batch``."""
-        size = batch if self._captured.refusal else min(self.max_batch, 1 << (batch - 1).bit_length())
+        size = batch if self._captured.is_eager else min(self.max_batch, 1 << (batch - 1).bit_length())
         if size > batch:
             tensors = [torch.cat([t, t.new_zeros(size - batch, *t.shape[1:])]) for t in tensors]
         result = self._captured(*rebuild(form, tensors), **options)
@@ -139,8 +141,9 @@ class CapturedPrediction:
 
     def _refresh(self) -> None:
         """Sample the frozen kernels again if a weight has changed, in place, because graphs read this memory."""
-        state = [*self.net.parameters(), *self.net.buffers()]
-        versions = [(t.data_ptr(), t._version) for t in state]  # noqa: SLF001
+        # Graphs read all weights. Without graphs, only the weights of frozen kernels matter.
+        tensors = _tensors([layer for layer, _ in self._kernels] if self._captured.is_eager else [self.net])
+        versions = [(t.data_ptr(), t._version) for t in tensors]  # noqa: SLF001
         if versions == self._versions:
             return
         if [address for address, _ in versions] != [address for address, _ in self._versions]:
@@ -156,6 +159,18 @@ class CapturedPrediction:
                     self._captured.reset()
                     kernels[steps] = FrozenKernel(new, layer.causal)
         self._versions = versions
+
+
+def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
+    """Return the parameters and buffers of modules; ``parameters()`` takes ten times as long, at every prediction."""
+    found: list[Tensor | None] = []
+    queue: list[nn.Module | None] = [*modules]
+    for module in queue:
+        if module is not None:
+            found += module._parameters.values()  # noqa: SLF001
+            found += module._buffers.values()  # noqa: SLF001
+            queue += module._modules.values()  # noqa: SLF001
+    return [t for t in found if t is not None]
 
 
 def _joined(results: list[Any]) -> Any:

@@ -88,6 +88,12 @@ def unavailable(device: torch.device) -> str | None:
         if device.type == "cuda" and not torch.compiler.is_compiling():
             _warn_of_missing_triton()
         return "needs Triton, which comes with CUDA builds of torch"
+    # Compiled graphs ask again when they run.
+    if device.type == "cuda" and not torch.compiler.is_compiling() and torch.cuda.is_available():
+        if not _kernels_run(device):
+            return f"needs Triton kernels, which do not run on {device}"
+        if not _is_current(device):
+            return f"needs the current device, {torch.cuda.current_device()}, got {device}"
     return None
 
 
@@ -113,8 +119,10 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
         return False
     if not _HAS_TRITON or x.device.type not in _WITH_KERNELS:
         return unavailable(x.device) is None  # this warns if Triton is missing
-    found = _running.get(x.device) if on_gpu else True
-    return _kernels_run(x.device) if found is None else found
+    if not on_gpu:
+        return True
+    found = _running.get(x.device)
+    return (_kernels_run(x.device) if found is None else found) and _is_current(x.device)
 
 
 def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
@@ -146,6 +154,25 @@ def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 @functools.cache
 def _warn_of_missing_triton() -> None:
     warnings.warn("triton is not installed: kernelfield uses slower torch operations on this GPU", stacklevel=5)
+
+
+@functools.cache
+def _several_gpus() -> bool:
+    return torch.cuda.device_count() > 1
+
+
+def _is_current(device: torch.device) -> bool:
+    """Return whether kernels may be launched for tensors on a GPU: Triton launches on the current one; warn if not."""
+    if not _several_gpus() or device.index in (None, torch.cuda.current_device()):
+        return True
+    _warn_of_other_device(device)
+    return False
+
+
+@functools.cache
+def _warn_of_other_device(device: torch.device) -> None:
+    text = f"Triton kernels run on the current device only, and tensors are on {device}: kernelfield uses slower torch "
+    warnings.warn(f"{text}operations there. torch.cuda.set_device({device.index}) makes it current", stacklevel=5)
 
 
 _running: dict[torch.device, bool] = {}

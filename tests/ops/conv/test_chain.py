@@ -78,6 +78,9 @@ def test_every_layout_equals_float64(case: Case, monkeypatch: pytest.MonkeyPatch
     plan = layout(case)
     assert plan is not None
     assert plan.digits
+    if DEVICE == "cuda":  # where tables of half precision alone can be read transposed
+        assert_right(case, torch.bfloat16)
+        return
     # The layout of half precision in float32: rounding hides no error.
     for module in (launch, sys.modules[plan_of.__module__]):
         monkeypatch.setattr(module, "plan_of", lambda *args, **limits: plan_of(*args[:-1], torch.bfloat16, **limits))

@@ -143,6 +143,18 @@ def test_full_precision_is_told_what_would_help(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.usefixtures("h200")
+def test_under_autocast_the_dtype_of_the_computation_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signals in float32 that are convolved in bfloat16 have its layouts, without a warning."""
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", lambda: "highest")
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda _: True)
+    monkeypatch.setattr(torch, "get_autocast_dtype", lambda _: torch.bfloat16)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert choose((1, 2, 2048, 2048), (4095, 4095), torch.float32) == "triton"
+        assert choose((1, 2, 2048, 2048), (4095, 4095), torch.float64) == "fft"
+
+
+@pytest.mark.usefixtures("h200")
 def test_short_shapes_without_a_layout_say_nothing() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -16,7 +16,7 @@ from kernelfield.ops import conv
 from kernelfield.ops.conv import fft, frozen_spectra
 from kernelfield.ops.conv.frozen_spectra import KEPT, keep_spectra, refresh_spectra
 from tests.contracts.convolutions import Case
-from tests.ops.interpreted import interpreter
+from tests.ops.interpreted import DEVICE, interpreter
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -150,7 +150,7 @@ def test_layers_keep_no_more_than_some_lengths() -> None:
 @pytest.mark.usefixtures("interpreter")
 @pytest.mark.parametrize("case", [CASES["causal line"], CASES["cylinder"], Case((1, 2, 600), (2, 1, 600), 2)])
 def test_tensor_core_convolutions_keep_spectra(case: Case) -> None:
-    x, kernel = torch.randn(case.x), torch.randn(case.kernel)
+    x, kernel = torch.randn(case.x, device=DEVICE), torch.randn(case.kernel, device=DEVICE)
     frozen = keep_spectra(kernel.clone())
     for _ in range(2):
         assert torch.equal(convolve(case, x, frozen, "triton"), convolve(case, x, kernel, "triton"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import warnings
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
@@ -195,6 +196,24 @@ def test_a_stopped_measurement_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch
     kept = measured.read_record(path, CPU)
     assert kept is not None
     assert list(kept["training"]["fft"]) == ["1d-depthwise", "2d-depthwise"]
+
+
+@pytest.mark.parametrize("refused", [torch.OutOfMemoryError, MemoryError], ids=["GPU", "host"])
+def test_shapes_too_large_for_the_device_are_left_out(refused: type, monkeypatch: pytest.MonkeyPatch) -> None:
+    tried = []
+
+    def times(calls: dict[str, object], _: torch.device) -> dict[str, float]:
+        tried.append(calls)
+        if len(tried) == 1:
+            raise refused("out of memory")
+        return dict.fromkeys(calls, 1e-3)
+
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", times)
+    (line,) = calibrate(CPU, 0.0, kinds=("1d-depthwise",)).lines
+    assert "3 shapes" in line
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", mock.Mock(side_effect=refused("none fits")))
+    with pytest.raises(refused, match="none fits"):
+        calibrate(CPU, 0.0, kinds=("1d-depthwise",))
 
 
 @pytest.mark.parametrize("slower", ["direct", "fft"])

@@ -250,6 +250,7 @@ def test_cost_model_prefers_tensor_cores_where_measured_faster() -> None:
     ],
 )
 def test_unsupported_convolutions(x: torch.Tensor, kernel: torch.Tensor, says: str | None) -> None:
+    x, kernel = x.to(DEVICE), kernel.to(DEVICE)
     assert obstacle(x, kernel, False, ("zero",)) == says
     if says is not None:
         with pytest.raises(ValueError, match=r"\bmethod must"):

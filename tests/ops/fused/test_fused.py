@@ -201,6 +201,12 @@ def test_maps(b: int, i: int, o: int, n: int) -> None:
     torch.autograd.gradgradcheck(map_channels, (x, w))
 
 
+def test_signals_without_space() -> None:
+    x, w, b = (torch.randn(s, device=DEVICE) for s in ((6, 3), (3,), (3,)))
+    torch.testing.assert_close(batch_norm(x, w, b), F.batch_norm(x, None, None, w, b, True))
+    torch.testing.assert_close(activate(x, b, residual=x), F.gelu(x + b) + x)
+
+
 def test_strided_and_expanded_tensors() -> None:
     x = torch.randn(2, 7, 5, device=DEVICE).mT.requires_grad_()
     y = activate(x, residual=torch.ones(1, 1, 1, device=DEVICE).expand(2, 5, 7))

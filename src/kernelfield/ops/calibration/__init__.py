@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -67,6 +68,13 @@ def calibrate(
         RuntimeError: during the capture of a CUDA graph, under torch.compile, or with deterministic algorithms, whose
             times differ from those of ordinary calls.
     """
+    with torch.cuda.device(device) if device.type == "cuda" else contextlib.nullcontext():  # for events and launches
+        return _calibrate(device, seconds, kinds, on_line)
+
+
+def _calibrate(
+    device: torch.device, seconds: float, kinds: tuple[str, ...], on_line: Callable[[str], None] | None
+) -> Calibration:
     _check_state(device)
     path = record_path(device)
     result = Calibration((read_record(path, device) if path is not None else None) or {})
@@ -138,8 +146,12 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
 def _measure(
     kind: str, device: torch.device, dtype: torch.dtype, share: float
 ) -> list[tuple[Shape, dict[str, dict[str, float]]]]:
-    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but at least four."""
+    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but at least four.
+
+    Shapes that the device cannot compute are left out; an error of all of them is raised.
+    """
     samples: list[tuple[Shape, dict[str, dict[str, float]]]] = []
+    refused: Exception | None = None
     begin = time.perf_counter()
     shapes, known = shapes_of(kind, device.type), shipped_costs(device.type)
 
@@ -150,8 +162,16 @@ def _measure(
     for shape in short if len(short) >= 4 else sorted(shapes, key=estimate)[:4]:
         if len(samples) >= 4 and time.perf_counter() - begin > share:
             break
-        times = {mode: least_seconds(shape.calls(METHODS, device, dtype, mode == "training"), device) for mode in MODES}
+        try:
+            times = {
+                mode: least_seconds(shape.calls(METHODS, device, dtype, mode == "training"), device) for mode in MODES
+            }
+        except (RuntimeError, MemoryError) as error:  # too large for this device, or refused by a library
+            refused = error
+            continue
         samples.append((shape, times))
+    if not samples and refused is not None:
+        raise refused
     return samples
 
 

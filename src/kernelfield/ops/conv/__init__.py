@@ -17,7 +17,7 @@ from torch import Tensor
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..backend import fast_paths
-from .cost import cheapest
+from .cost import cheapest, computing_dtype
 from .direct import direct_conv, prepared_direct_conv
 from .fft import fft_conv, prepared_fft_conv
 from .matmul import matmul_conv
@@ -108,7 +108,10 @@ def _plan(
         return _make_plan(x, kernel, causal, boundary, groups, method)
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     device = x.device
-    settings = training, causal, boundary, groups, method, fast_paths(), torch.is_autocast_enabled(device.type)
+    autocast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
+    settings = training, causal, boundary, groups, method, fast_paths(), autocast
+    if device.type == "cuda":  # of the products on tensor cores
+        settings = (*settings, torch.get_float32_matmul_precision())
     key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *settings)
     plan = _plans.get(key)
     if plan is None:
@@ -124,7 +127,7 @@ def _make_plan(
     boundaries = check_conv(x, kernel, causal, boundary, groups)
     if method == "auto":
         method = cheapest(x, kernel, causal, boundaries)
-    elif method == "triton" and (reason := obstacle(x, kernel, causal, boundaries)):
+    elif method == "triton" and (reason := obstacle(x, kernel, causal, boundaries, dtype=computing_dtype(x))):
         raise ValueError(f"method must be 'auto', 'direct', 'fft' or 'matmul' here, got 'triton', which {reason}")
     run = _runner(x, kernel, causal, boundaries, groups, method)
     if torch.is_autocast_enabled(x.device.type) and x.dtype != torch.float64:

@@ -16,7 +16,7 @@ from .triton import obstacle, precision
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Work", "cheapest", "seconds", "tensor_core_costs", "terms"]
+__all__ = ["Work", "cheapest", "computing_dtype", "seconds", "tensor_core_costs", "terms"]
 
 # Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
@@ -87,11 +87,11 @@ class Work:
 def cheapest(x: Tensor, kernel: Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
     """Return the name of the method expected to be the fastest for this convolution."""
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
-    methods = ["direct", "fft"]
+    methods, dtype = ["direct", "fft"], computing_dtype(x)
     # On a CPU, Triton runs in its interpreter, which is for tests only.
-    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary, announce=True) is None:
-        methods.append(tensor_core_costs(_dtype(x)))
-    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device, training, methods, _dtype(x))
+    if x.device.type == "cuda" and obstacle(x, kernel, causal, boundary, announce=True, dtype=dtype) is None:
+        methods.append(tensor_core_costs(dtype))
+    return _cheapest(x.shape, kernel.shape, causal, boundary, x.device, training, methods, dtype)
 
 
 def tensor_core_costs(dtype: torch.dtype) -> str:
@@ -103,9 +103,15 @@ def tensor_core_costs(dtype: torch.dtype) -> str:
     return "triton, single, three products" if three else "triton, single"
 
 
-def _dtype(x: Tensor) -> torch.dtype:
-    """Return the dtype that a convolution of ``x`` computes in."""
-    return torch.get_autocast_dtype(x.device.type) if torch.is_autocast_enabled(x.device.type) else x.dtype
+def computing_dtype(x: Tensor) -> torch.dtype:
+    """Return the dtype that a convolution of ``x`` computes in: that of autocast, but float64 for float64.
+
+    >>> with torch.autocast("cpu", torch.bfloat16):
+    ...     computing_dtype(torch.zeros(1)), computing_dtype(torch.zeros(1, dtype=torch.float64))
+    (torch.bfloat16, torch.float64)
+    """
+    casts = x.dtype != torch.float64 and torch.is_autocast_enabled(x.device.type)
+    return torch.get_autocast_dtype(x.device.type) if casts else x.dtype
 
 
 def _cheapest(

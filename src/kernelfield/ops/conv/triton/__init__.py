@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ...architectures import ARCHITECTURES, Architecture, architecture_of
 from ...autograd import bilinear
-from ...backend import fast_paths, unavailable
+from ...backend import unavailable
 from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
 from ..shape import centres, is_symbolic
@@ -88,7 +88,15 @@ def plan_of(
     return make_plan(tuple(lengths), reaches, tuple(periodic), element, limits.shared_bytes)
 
 
-def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *, announce: bool = False) -> str | None:
+def obstacle(
+    x: Tensor,
+    kernel: Tensor,
+    causal: bool,
+    boundary: Sequence[str],
+    *,
+    announce: bool = False,
+    dtype: torch.dtype | None = None,
+) -> str | None:
     """Return the reason why tensor cores cannot compute a convolution, as a clause that follows "which", or None.
 
     Args:
@@ -97,25 +105,27 @@ def obstacle(x: Tensor, kernel: Tensor, causal: bool, boundary: Sequence[str], *
         causal: as in :func:`kernelfield.ops.conv`.
         boundary: boundary of each axis.
         announce: whether to warn once if a long signal has no layout and so needs a slower method.
+        dtype: dtype of the computation, if autocast changes it; by default that of ``x``.
     """
+    dtype = dtype or x.dtype
     reason = unavailable(x.device)
     if reason is not None:
         return reason
-    if x.dtype == torch.float64:
+    if dtype == torch.float64:
         return "does not support float64"
     if kernel.shape[1] != 1 or kernel.shape[0] != x.shape[1]:
         return f"needs one kernel per channel, got {tuple(kernel.shape[:2])} for {x.shape[1]} channels"
     if is_symbolic(*x.shape[2:], *kernel.shape[2:]) or torch.compiler.is_compiling():
         return None  # the operator decides at run time, when lengths are known
     limits, periodic = architecture_of(x.device), [name == "periodic" for name in boundary]
-    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype, limits=limits) is not None:
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, dtype, limits=limits) is not None:
         return None
     reason = f"has no tile layout for signals of {tuple(x.shape[2:])} and kernels of {tuple(kernel.shape[2:])}"
-    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, x.dtype) is not None:
+    if plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, dtype) is not None:
         reason = _smaller_gpu(reason, limits)
     elif announce and math.prod(x.shape[2:]) >= LONG:
         half = plan_of(x.shape[2:], kernel.shape[2:], causal, periodic, torch.bfloat16, limits=limits) is not None
-        _announce(x.dtype, x.dim() - 2, reason, half)
+        _announce(dtype, x.dim() - 2, reason, half)
     return reason
 
 
@@ -149,7 +159,7 @@ _announced: set[Architecture | tuple[torch.dtype, int]] = set()
 
 def _needs_fft(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], products: str) -> bool:
     """Return whether to use the FFT for a reason that was unknown when the method was chosen."""
-    if is_refused(x, kernel) or not fast_paths():
+    if is_refused(x, kernel) or unavailable(x.device) is not None:
         return True
     key = x.shape[2:], kernel.shape[2:], causal, *periodic, x.dtype, x.device, products, SCALED, UNSCALED
     found = _planned.get(key)

@@ -50,7 +50,10 @@ _tiles = functools.lru_cache(4096)(_Tiles)
 
 
 def _flat(x: Tensor) -> Tensor:
-    return (x if x.dim() == 3 else x.flatten(2)).contiguous()
+    """(batch, channels, *space) -> (batch, channels, length), contiguous; a length of 1 if there is no space."""
+    if x.dim() != 3:
+        x = x.flatten(2) if x.dim() > 2 else x.unsqueeze(2)
+    return x.contiguous()
 
 
 class _Activation:
