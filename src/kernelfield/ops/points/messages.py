@@ -162,6 +162,7 @@ def _sent(
             if found is None:
                 found = sent.new_zeros(batch, size, channels)
             found.view(batch * size, channels).index_add_(0, _flat(target, size), sent.flatten(0, 1))
+    assert found is not None  # there are at least two chunks
     return _finished(found, edges, reduce)
 
 
