@@ -15,6 +15,7 @@ from .._arguments import checked
 from .._kinds import POSITIVE, Choice, Int
 from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
+from ._filter_values import filter_values, gaussian_envelope
 from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_, uniform_
@@ -182,10 +183,14 @@ class FilterNetwork(Field):
     ) -> Tensor:
         """Return the features of one network, (points, hidden), or of n stacked networks, (n, points, hidden)."""
         linear = nn.functional.linear if phase.dim() == 2 else affine
-        filters = torch.sin(project(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
-        envelope = self.envelope(coords, *shape)
-        if envelope is not None:
-            filters = filters * envelope
+        units = [t.flatten(-3, -2) for t in shape]
+        if vars(type(self)).get("known_filters"):
+            filters = filter_values(coords, frequency.flatten(-3, -2), phase.flatten(-2), *units)
+        else:
+            filters = torch.sin(project(coords, frequency.flatten(-3, -2), phase.flatten(-2)))
+            envelope = self.envelope(coords, *shape)
+            if envelope is not None:
+                filters = filters * envelope
         h, *rest = filters.unflatten(-1, phase.shape[-2:]).unbind(-2)
         for (weight, bias), g in zip(linears, rest, strict=True):
             h = linear(h, weight, bias) * g
@@ -293,13 +298,8 @@ class _GaborNetwork(FilterNetwork):
     envelope_parameters = ("gamma", "mean")
 
     def envelope(self, coords: Tensor, *shape: Tensor) -> Tensor:
-        gamma, mean = (t.flatten(-3, -2).unsqueeze(-3) for t in shape)  # (…, 1, units, dim)
-        # Axis by axis, so the (…, points, units, dim) tensor of all offsets never exists.
-        exponent = ((coords[:, 0:1] - mean[..., 0]) * gamma[..., 0]).square()
-        for d in range(1, self.dim):
-            width = gamma[..., min(d, gamma.shape[-1] - 1)]
-            exponent = exponent + ((coords[:, d : d + 1] - mean[..., d]) * width).square()
-        return torch.exp(-0.5 * exponent)
+        gamma, mean = (t.flatten(-3, -2) for t in shape)
+        return gaussian_envelope(coords, gamma, mean)
 
     def inverse_widths(self) -> Tensor:
         return self.gamma

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelfield import grids
 from kernelfield.ops import Edges, aggregate, bilateral_edges, nearest, nearest_nodes, pass_messages
 from kernelfield.ops.points import cell_list as cells
-from kernelfield.ops.points import neighbors
+from kernelfield.ops.points import messages, neighbors
 from kernelfield.testing import assert_compiles
 from tests.largest import Largest
 
@@ -239,6 +239,57 @@ def test_messages_of_values_and_offsets() -> None:
     wanted = sum(values[0, j] * (nodes[0, 2] - points[0, j]) for j in (0, 3))
     torch.testing.assert_close(got[0, 2], wanted)
     assert got[0, [0, 1, 3]].abs().max() == 0
+
+
+@pytest.mark.parametrize("chunk", ["one", "kept", "recomputed"])
+@pytest.mark.parametrize("reduce", ["mean", "max", "sum"])
+@pytest.mark.parametrize("shared", ["sources", "targets", "neither"])
+def test_messages_without_padding_equal_those_with(
+    chunk: str, reduce: str, shared: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropping padding, summing in place and keeping chunks change neither the values nor any gradient."""
+    torch.manual_seed(0)
+    counts = {"sources": 1 if shared == "sources" else 3, "targets": 1 if shared == "targets" else 3}
+    sources, targets = (torch.randn(n, m, 2, dtype=torch.float64) for n, m in zip(counts.values(), (7, 5), strict=True))
+    values = torch.randn(3, 7, 4, dtype=torch.float64)
+    valid = torch.rand(3, 40) < 0.7
+    valid[1] = False  # a sample without an edge
+    edges = Edges(torch.randint(7, (3, 40)), torch.randint(5, (3, 40)), valid)
+    leaves = [t.requires_grad_() for t in (values, sources, targets)]
+    weight = torch.randn(2, 4, dtype=torch.float64, requires_grad=True)
+
+    def run() -> list[torch.Tensor]:
+        got = pass_messages(
+            values, sources, targets, edges, lambda x, c: x * torch.sin(c @ weight), channels=4, reduce=reduce
+        )
+        return [got, *torch.autograd.grad(got.square().sum(), [*leaves, weight])]
+
+    with monkeypatch.context() as with_padding:
+        with_padding.setattr(messages, "_packs", lambda _: False)
+        wanted = run()
+    if chunk != "one":
+        monkeypatch.setitem(messages.CHUNK_VALUES, "cpu", (60, 60))
+        monkeypatch.setitem(messages.KEPT_VALUES, "cpu", 0 if chunk == "recomputed" else 1 << 24)
+    for ours, theirs in zip(run(), wanted, strict=True):
+        torch.testing.assert_close(ours, theirs)
+    assert wanted[0][1].abs().max() == 0
+
+
+def test_no_message_is_computed_for_padding() -> None:
+    seen = []
+
+    def message(_: torch.Tensor | None, offsets: torch.Tensor) -> torch.Tensor:
+        seen.append(offsets.shape[:-1].numel())
+        return offsets
+
+    cloud, nodes = torch.rand(2, 6, 2), torch.rand(2, 4, 2)
+    valid = torch.tensor([[True, True, False], [False, False, False]])
+    index = torch.zeros(2, 3, dtype=torch.long)
+    got = pass_messages(None, cloud, nodes, Edges(index, index, valid), message, channels=2, reduce="sum")
+    assert seen == [2]
+    assert got.shape == (2, 4, 2)
+    got = pass_messages(None, cloud, nodes, Edges(index, index, valid & False), message, channels=2)
+    assert got.abs().max() == 0
 
 
 def test_bad_arguments() -> None:

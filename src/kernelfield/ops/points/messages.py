@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -26,6 +26,9 @@ REDUCTIONS = ("mean", "max", "sum")
 #: numbers of values of messages in memory, without gradients and in training, where more are recomputed in the backward
 #: pass. On a CPU, blocks above 32 MiB get new pages at each allocation
 CHUNK_VALUES = {"cpu": (1 << 21, 1 << 22), "cuda": (1 << 24, 1 << 26)}
+#: values of all messages up to which the backward pass keeps the chunks instead of recomputing them. A GPU's chunks are
+#: as large as memory allows
+KEPT_VALUES = {"cpu": 1 << 24}
 
 
 @checked(messages=TensorOf("float", "batch, edges, channels"), reduce=Choice(*REDUCTIONS))
@@ -54,7 +57,7 @@ def aggregate(messages: Tensor, edges: Edges, size: int, reduce: str = "mean") -
         largest = int(edges.target.max())
         if largest >= size:
             raise ValueError(f"size must be above the largest target of edges, {largest}, got {size}")
-    return _finished(_reduced(messages, edges, size, reduce), edges, reduce)
+    return _finished(_reduced(_neutral(messages, edges, reduce), edges, size, reduce), edges, reduce)
 
 
 @checked(
@@ -78,15 +81,17 @@ def pass_messages(
 
     .. math:: y_i = \bigoplus_{j \to i} \mathrm{message}(x_j,\, c_i - c_j)
 
-    Messages are computed in chunks of edges. If there are several chunks, the backward pass recomputes them, so memory
-    is linear in points and nodes, however large the messages are.
+    Messages are computed in chunks of edges. If there are many, the backward pass recomputes them, so memory is linear
+    in points and nodes, however large the messages are. On a CPU the edges of all samples are one list, without
+    padding.
 
     Args:
         values: (batch, sources, in) values, or None for messages that depend on offsets alone.
         sources: (batch or 1, sources, dim) coordinates.
         targets: (batch or 1, targets, dim) coordinates.
         edges: edges from sources to targets.
-        message: function that maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages.
+        message: function that maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages,
+            each from the values and the offset of its own edge alone. The batch may be 1, with the edges of all samples.
         channels: number of channels of the messages.
         reduce: "mean", "max" or "sum".
 
@@ -105,30 +110,91 @@ def pass_messages(
         for name, cloud in (("sources", sources), ("targets", targets), ("values", values)):
             if cloud is not None and cloud.shape[0] not in counts:
                 raise ValueError(f"{name} must have the {edges.source.shape[0]} samples of edges, got {len(cloud)}")
-    size, total = targets.shape[1], edges.source.shape[1]
-    batch = edges.source.shape[0]
+    if not _packs(edges):
+        return _sent(values, sources, targets, edges, message, channels, reduce)
+    batch, size = edges.source.shape[0], targets.shape[1]
+    packed = _packed(values, sources, targets, edges)
+    return _sent(*packed, message, channels, reduce, padded=False).view(batch, size, channels)
 
-    def part(values: Tensor | None, some: Edges) -> Tensor:
+
+def _sent(
+    values: Tensor | None,
+    sources: Tensor,
+    targets: Tensor,
+    edges: Edges,
+    message: Callable[[Tensor | None, Tensor], Tensor],
+    channels: int,
+    reduce: str,
+    *,
+    padded: bool = True,
+) -> Tensor:
+    """Return (batch, targets, channels) reduced messages, computed in chunks of edges."""
+    (batch, total), size = edges.source.shape, targets.shape[1]
+
+    def send(values: Tensor | None, some: Edges) -> Tensor:
         offsets = _rows(targets, some.target) - _rows(sources, some.source)
         sent = message(None if values is None else _rows(values, some.source), offsets)
-        return _reduced(sent, some, size, reduce)
+        return _neutral(sent, some if padded else None, reduce)
 
-    training = torch.is_grad_enabled()
-    step = total
+    def part(values: Tensor | None, some: Edges) -> Tensor:
+        return _reduced(send(values, some), some, size, reduce)
+
+    step, run = total, recompute
     if not is_symbolic(batch, total):
         device = edges.source.device.type
         most = tuple(chunk_values(device, n) for n in CHUNK_VALUES.get(device, (1 << 24, 1 << 26)))
-        step = max(1, most[training] // max(1, batch * channels))
+        step = max(1, most[torch.is_grad_enabled()] // max(1, batch * channels))
+        if batch * total * channels <= chunk_values(device, KEPT_VALUES.get(device, 0)):
+            run = _call
     if step >= total:
         return _finished(part(values, edges), edges, reduce)
-    parts = []
+    found: Tensor | None = None
     for source, target, valid in zip(*(t.split(step, dim=1) for t in edges), strict=True):
         some = type(edges)(source, target, valid)
-        parts.append(recompute(part, values, some))
-        if len(parts) == 2:  # added at once, since each part is as large as the result
-            one, other = parts
-            parts = [torch.maximum(one, other) if reduce == "max" else one + other]
-    return _finished(parts[0], edges, reduce)
+        if reduce == "max" or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+            one = run(part, values, some)
+            if found is not None:
+                one = torch.maximum(found, one) if reduce == "max" else found + one
+            found = one
+        else:
+            # Sums grow in place: a chunk ends at few of the targets, and the backward pass needs no sum.
+            sent = run(send, values, some)
+            if found is None:
+                found = sent.new_zeros(batch, size, channels)
+            found.view(batch * size, channels).index_add_(0, _flat(target, size), sent.flatten(0, 1))
+    assert found is not None  # there are at least two chunks
+    return _finished(found, edges, reduce)
+
+
+def _call(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
+    """Return ``function(*arguments)``, keeping what its backward pass needs."""
+    return function(*arguments)
+
+
+def _packs(edges: Edges) -> bool:
+    """Return whether padding among the edges is dropped; on a GPU the host would have to wait for their number."""
+    return (
+        edges.valid.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not is_symbolic(*edges.valid.shape)
+        and not torch._C._are_functorch_transforms_active()  # noqa: SLF001
+    )
+
+
+def _packed(
+    values: Tensor | None, sources: Tensor, targets: Tensor, edges: Edges
+) -> tuple[Tensor | None, Tensor, Tensor, Edges]:
+    """Return the same graph as a single sample, with the rows of all samples one after the other, without padding."""
+    batch = edges.source.shape[0]
+
+    def stacked(rows: Tensor) -> Tensor:
+        return rows.expand(batch, -1, -1).reshape(1, -1, rows.shape[-1])
+
+    kept = edges.valid.flatten().nonzero().squeeze(1)
+    source = _flat(edges.source, sources.shape[1])[kept].unsqueeze(0)
+    target = _flat(edges.target, targets.shape[1])[kept].unsqueeze(0)
+    some = type(edges)(source, target, torch.ones_like(source, dtype=torch.bool))
+    return None if values is None else stacked(values), stacked(sources), stacked(targets), some
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:
@@ -143,19 +209,23 @@ def _flat(index: Tensor, size: int) -> Tensor:
     return (index + size * torch.arange(index.shape[0], device=index.device).unsqueeze(1)).flatten()
 
 
+def _neutral(messages: Tensor, edges: Edges | None, reduce: str) -> Tensor:
+    """Return messages in at least float32, with padding replaced by a value that changes no sum or no maximum."""
+    if messages.dtype in (torch.bfloat16, torch.float16):
+        messages = messages.float()  # long sums lose too much precision in bfloat16
+    if edges is None:
+        return messages
+    return messages.masked_fill(~edges.valid.unsqueeze(-1), -math.inf if reduce == "max" else 0.0)
+
+
 def _reduced(messages: Tensor, edges: Edges, size: int, reduce: str) -> Tensor:
     """Return the (batch, size, channels) sums, or maxima, which are minus infinity for targets without a message."""
     batch, channels = messages.shape[0], messages.shape[-1]
-    if messages.dtype in (torch.bfloat16, torch.float16):
-        messages = messages.float()  # long sums lose too much precision in bfloat16
-    where = _flat(edges.target, size)
-    valid = edges.valid.unsqueeze(-1)
+    where, sent = _flat(edges.target, size), messages.flatten(0, 1)
     if reduce == "max":
         lowest = messages.new_full((batch * size, channels), -math.inf)
-        sent = messages.masked_fill(~valid, -math.inf).flatten(0, 1)
         best = lowest.scatter_reduce(0, where.unsqueeze(1).expand(-1, channels), sent, "amax")
         return best.unflatten(0, (batch, size))
-    sent = messages.masked_fill(~valid, 0.0).flatten(0, 1)
     return messages.new_zeros(batch * size, channels).index_add(0, where, sent).unflatten(0, (batch, size))
 
 
