@@ -1,4 +1,4 @@
-"""Write docs/results.md from the JSON files that ``kernelfield reproduce`` left in results/.
+"""Write docs/results.md and docs/results-settings.md from the JSON files of ``kernelfield reproduce`` in results/.
 
 python scripts/results_page.py [RESULTS_FOLDER]
 """
@@ -7,33 +7,44 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 from pathlib import Path
 from typing import Any
 
-from kernelfield.experiments.recipe import find_recipe
-from kernelfield.experiments.results import results_table
+from kernelfield.experiments.recipe import find_recipe, list_recipes
+from kernelfield.experiments.results import compare, duration, shown
 
 ROOT = Path(__file__).parents[1]
 
 HEAD = """# Results
 
-Published numbers beside ours, failed runs included. Each row comes from one JSON file in `results/`, which also records
-every setting, the machine and the time.
+Published numbers beside ours, failed runs included. The name of a row leads to its [settings](results-settings.md):
+what it changed in its recipe, the size of the network, the time and the machine. Each row is one JSON file in
+`results/`.
 
-- Most runs are far shorter than the published ones. The column `epochs` is ours.
-- Accuracy, AUC and intersection over union are percentages.
-- `seeds` is the number of trainings; rows of several seeds show their mean and standard deviation. One seed with a
-  deviation is a cross-validation.
-- Validation data choose the epoch. Without validation data it is the last epoch.
-- Several runs shared a GPU, so times are upper bounds. The time of several seeds is their sum.
+- [Three seeds](#three-seeds) compares the rows of three or more seeds with the published numbers. [All runs](#all-runs)
+  adds those of one seed. Most of these are far shorter than the published trainings: their numbers say that a network
+  trains, not how good it becomes.
+- Numbers are accuracies in percent unless a row names another metric. Behind ± is the standard deviation over the
+  `runs`: seeds, folds of a cross-validation, or photographs.
+- `epochs` are ours, with those of the recipe in brackets: the published ones, if the row is published.
+- Validation data choose the epoch that is tested. Without validation data it is the last one.
 
-`kernelfield reproduce RECIPE` repeats a row, `python scripts/results.py SET` a group of them with the shortened
-schedules used here. Rows of PointNet++ come from `benchmarks/points_accuracy.py`. This page is written by
+`kernelfield reproduce RECIPE` repeats a row, `python scripts/results.py SET` a group of them with the schedules used
+here. Rows of PointNet++ come from `benchmarks/points_accuracy.py`. This page is written by
 `python scripts/results_page.py`.
 
 """
+SETTINGS_HEAD = """# Settings of the results
+
+What each run of [the results](results.md) changed in its recipe, and its cost. `kernelfield list recipes NAME` shows a
+recipe. Several runs shared a GPU, so times are upper bounds. The time of several seeds is their sum.
+
+"""
 #: why rows with three seeds miss their published number
-FINDINGS = """What is known about the rows below the published number:
+FINDINGS = """### Rows below the published number
+
+What was tried, and what is known:
 
 - Rotated MNIST: 2,000 more training digits are worth 0.2 points, so these rows train on all 12,000 as the authors did.
   The p4-CNN underfits with the published rate of 0.001: with 2,000 digits held out, three seeds end at a validation
@@ -93,43 +104,66 @@ ERRORS: dict[str, dict[str, tuple[str, float, str]]] = {
 
 #: mean squared error of the constant answer to the adding problem
 CHANCE = 0.167
+#: largest distance below the published number, in points, of a row that is level with it
+LEVEL = 0.3
 
-SHOWN = ["experiment", "metric", "published", "ours", "seeds", "epochs", "size", "time", "machine"]
-RULE = "|---|---" + "|---:" * 6 + "|---"  # numbers are right-aligned
-MACHINES = {"NVIDIA H200": "H200", "x86_64": "CPU"}
+MACHINES = {"NVIDIA H200": "an H200", "x86_64": "a CPU"}
+#: metrics other than accuracy: how a row names them
+METRICS = {"auc": "AUC", "psnr": "PSNR in dB", "mse": "mean squared error", "l2": "relative l² error"}
 CHAPTERS = {
-    "2": "CKConv",
-    "3": "CCNN",
-    "4": "gridification",
-    "5": "FlexConv",
-    "6": "DNArch",
-    "7": "co-attention",
-    "8": "attentive group convolutions",
-    "9": "group self-attention",
-    "10": "wavelet networks",
-    "11": "partial equivariance",
+    2: "CKConv",
+    3: "CCNN",
+    4: "gridification",
+    5: "FlexConv",
+    6: "DNArch",
+    7: "co-attention",
+    8: "attentive group convolutions",
+    9: "group self-attention",
+    10: "wavelet networks",
+    11: "partial equivariance",
 }
 
 
-def cells(line: str) -> list[str]:
-    """Return the cells of one row of a Markdown table."""
-    return [cell.strip() for cell in line.replace("\\|", "\0").strip().strip("|").split("|")]
+def read_results(folder: Path) -> list[dict[str, Any]]:
+    """Return the results in a folder by chapter and name, with numbers in names in their natural order."""
+    results = [json.loads(file.read_text(encoding="utf-8")) for file in folder.glob("*.json")]
+    results = [result for result in results if isinstance(result, dict)]
+
+    def order(result: dict[str, Any]) -> tuple[Any, ...]:
+        parts = re.split(r"(\d+)", result["recipe"])
+        return result.get("chapter") or 99, [int(part) if part.isdigit() else part for part in parts]
+
+    return sorted(results, key=order)
 
 
 def three_seeds(folder: Path) -> list[dict[str, Any]]:
     """Return the finished results of three or more seeds or photographs."""
-    results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]
-    results = [result for result in results if isinstance(result, dict)]
     return [
         result
-        for result in results
+        for result in read_results(folder)
         if result["status"] == "done" and len(result.get("seeds", result.get("photographs", ()))) >= 3
     ]
 
 
+def link(result: dict[str, Any], words: str = "") -> str:
+    """Return the title of a result as a link to its settings."""
+    title = result["title"]
+    first = title.split(" ", 1)[0]
+    title = title[0].upper() + title[1:] if first.islower() else title
+    return f"[{title}{words}](results-settings.md#{result['recipe']})"
+
+
 def epochs_of(result: dict[str, Any]) -> str:
     """Return the epochs of a result, and those of its recipe in brackets."""
+    if result["recipe"] not in list_recipes():
+        return str(result["epochs"])
     return f"{result['epochs']} ({find_recipe(result['recipe']).training.epochs})"
+
+
+def points(difference: float) -> str:
+    """Return a difference in points; in bold if the row is level with the published number or above it."""
+    text = "0.00" if round(difference, 2) == 0 else f"{difference:+.2f}"
+    return f"**{text}**" if round(difference, 2) >= -LEVEL else text
 
 
 def level_rows(folder: Path) -> str:
@@ -142,21 +176,22 @@ def level_rows(folder: Path) -> str:
             continue
         mean, spread = (scale * result[part]["test"][metric] for part in ("metrics", "deviation"))
         differences.append(mean - published)
-        shown = f"{published:.2f} | {mean:.2f} ± {spread:.2f} | {mean - published:+.2f}"
-        title = result["title"] + (f", PSNR in dB, {len(result['photographs'])} of 24" if metric == "psnr" else "")
-        lines.append(f"| {title} | {shown} | {epochs_of(result)} |")
+        aim = " (our aim)" if result["recipe"] in AIMS else ""
+        numbers = f"{published:.2f}{aim} | {mean:.2f} ± {spread:.2f} | {points(mean - published)}"
+        words = f", PSNR in dB, {len(result['photographs'])} of 24" if metric == "psnr" else ""
+        lines.append(f"| {result['chapter']} | {link(result, words)} | {numbers} | {epochs_of(result)} |")
     errors, reached = error_rows(folder)
-    close = sum(round(difference, 2) >= -0.3 for difference in differences) + sum(reached)
+    close = sum(round(difference, 2) >= -LEVEL for difference in differences) + sum(reached)
     above = sum(round(difference, 2) >= 0 for difference in differences) + sum(reached)
-    text = (
-        f"## Three seeds\n\nOf {len(lines) + len(reached)} rows {close} are level with the published number, that is, "
-    )
-    text += (
-        f"at most 0.3 points below it; {above} of them are at or above it. No accuracy is published on spoken digits;\n"
-    )
-    text += "95 % is our own aim.\n\n"
-    text += "| experiment | published | ours | difference | epochs (published) |\n|---|---:|---:|---:|---:|\n"
-    return text + "\n".join(lines) + f"\n\n{copied_digits(folder)}{FINDINGS}\n{errors}"
+    text = f"""## Three seeds
+
+Of {len(lines) + len(reached)} rows {close} are level with the published number, that is, at most {LEVEL} points
+below it; {above} of them are at or above it. Differences of level rows are in bold.
+
+| chapter | experiment | published | ours | difference | epochs (published) |
+|---:|---|---:|---:|---:|---:|
+"""
+    return text + "\n".join(lines) + f"\n\n{copied_digits(folder)}{errors}{FINDINGS}\n"
 
 
 def error_rows(folder: Path) -> tuple[str, list[bool]]:
@@ -172,7 +207,8 @@ def error_rows(folder: Path) -> tuple[str, list[bool]]:
         for split, (metric, bound, words) in ERRORS[kind_of(result)].items():
             mean, spread = result["metrics"][split][metric], result["deviation"][split][metric]
             reached.append(mean <= bound)
-            text += f"| {result['title']}{words} | {bound:.4g} | {mean:.4g} ± {spread:.2g} | {epochs_of(result)} |\n"
+            ours = f"{mean:.4g} ± {spread:.2g}"
+            text += f"| {link(result, words)} | {bound:.4g} | {ours} | {epochs_of(result)} |\n"
     return text + "\n", reached
 
 
@@ -213,28 +249,75 @@ def comparisons(folder: Path) -> str:
     return text
 
 
+def chapter_rows(folder: Path) -> str:
+    """Return one table per chapter with all runs."""
+    text, chapter = "## All runs\n\n", -1
+    for result in read_results(folder):
+        if (result.get("chapter") or 0) != chapter:
+            chapter = result.get("chapter") or 0
+            text += "" if text.endswith("\n\n") else "\n"
+            text += f"### {f'Chapter {chapter}: {CHAPTERS[chapter]}' if chapter else 'Not in the thesis'}\n\n"
+            text += "| experiment | published | ours | runs | epochs (published) |\n|---|---:|---:|---:|---:|\n"
+        text += "\n".join(table_rows(result)) + "\n"
+    return text + "\n"
+
+
+def table_rows(result: dict[str, Any]) -> list[str]:
+    """Return the rows of a result, one per test; a failed run has one."""
+    metric = result.get("metric", "accuracy")
+    named = f", {METRICS.get(metric, metric)}" if metric != "accuracy" else ""
+    if result["status"] != "done":
+        return [f"| {link(result, named)} | | {result['status']} | | |"]
+    bounds = {test: bound for test, (_, bound, _) in ERRORS[kind_of(result)].items()} if result["published"] else {}
+    rows = []
+    for row in compare(result):
+        test, theirs = row["test"], bounds.get(row["test"], row["published"])
+        ours = number(metric, result["metrics"][test][metric])
+        ours += f" ± {number(metric, result['deviation'][test][metric])}" if result.get("deviation") else ""
+        percent = row["published"] is not None and metric in ("accuracy", "auc", "psnr")
+        published = "" if theirs is None else f"{theirs:.2f}" if percent else f"{theirs:g}"
+        first = test == "test"
+        name = link(result, named) if first else f"… {test}"
+        rest = f"{runs_of(result)} | {epochs_of(result)}" if first else " | "
+        rows.append(f"| {name} | {published} | {ours} | {rest} |")
+    return rows
+
+
+def number(metric: str, value: float | None) -> str:
+    """Return a score as text: shares in percent and decibels with two decimals, errors with four digits."""
+    return f"{value:.2f}" if metric == "psnr" and value is not None else shown(metric, value)
+
+
+def runs_of(result: dict[str, Any]) -> str:
+    """Return the number of trainings that a result averages, and their kind."""
+    kinds = [kind for kind in ("seeds", "folds", "photographs") if kind in result]
+    if kinds:
+        return f"{len(result[kinds[0]])} {kinds[0]}"
+    return f"{len(result['accuracies'])} splits" if "accuracies" in result else "1 seed"
+
+
 def page(folder: Path) -> str:
-    """Return the page: rows of three seeds, one table for each chapter, then the settings of all runs."""
-    header, _, *lines = results_table(folder).splitlines()
-    names = cells(header)
-    rows = [dict(zip(names, cells(line), strict=False)) for line in lines]
-    for row in rows:
-        row["seeds"] = str(row["seed"].count(",") + 1) if row.get("seed") else ""
-        row["machine"] = MACHINES.get(row.get("machine", ""), row.get("machine", ""))
-    text = HEAD + level_rows(folder) + comparisons(folder)
-    for chapter in sorted({row["chapter"] for row in rows}, key=lambda chapter: int(chapter or 99)):
-        heading = f"Chapter {chapter}: {CHAPTERS.get(chapter, '')}" if chapter else "Not in the thesis"
-        text += f"## {heading}\n\n| {' | '.join(SHOWN)} |\n{RULE}|\n"
-        for row in rows:
-            if row["chapter"] == chapter:
-                text += f"| {' | '.join(row.get(name, '') for name in SHOWN)} |\n"
-        text += "\n"
-    text += "## Settings\n\nWhat each run changed in its recipe, and remarks.\n\n"
-    text += "| recipe | changes and remarks |\n|---|---|\n"
-    for row in rows:
-        if row.get("remarks"):
-            text += f"| {row['recipe']} | {row['remarks']} |\n"
-    return text.replace("\0", "\\|")
+    """Return the page of results: rows of three seeds, equally long trainings, then all runs by chapter."""
+    return (HEAD + level_rows(folder) + comparisons(folder) + chapter_rows(folder)).rstrip() + "\n"
+
+
+def settings_page(folder: Path) -> str:
+    """Return the page of settings: one section per result."""
+    text = SETTINGS_HEAD
+    for result in read_results(folder):
+        device = result.get("machine", {}).get("device", "")
+        text += f"## {result['recipe']}\n\n{result['title']}."
+        if result["status"] == "done":
+            cost = f"{result['parameters']:,} parameters, {runs_of(result)}, {duration(result['seconds'])}"
+            text += f" {cost} on {MACHINES.get(device, device)}."
+        text += "\n\n"
+        changed = list(dict.fromkeys(result.get("settings", [])))
+        lines = ["changed: " + ", ".join(f"`{setting}`" for setting in changed)] if changed else []
+        lines += [f"remarks: {result['notes']}"] if result.get("notes") else []
+        if result["status"] != "done":
+            lines.append(f"{result['status']}: {result.get('error', 'unknown').splitlines()[0]}")
+        text += "".join(f"- {line}\n" for line in lines) + "\n" * bool(lines)
+    return text.rstrip() + "\n"
 
 
 def main() -> None:
@@ -244,6 +327,7 @@ def main() -> None:
     if not any(folder.glob("*.json")):
         parser.error(f"results must be a folder of JSON files, got {folder}")
     (ROOT / "docs" / "results.md").write_text(page(folder), encoding="utf-8")
+    (ROOT / "docs" / "results-settings.md").write_text(settings_page(folder), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -152,9 +152,16 @@ def test_each_example_has_an_up_to_date_notebook(notebooks: Any) -> None:
 
 
 def test_results_page_lists_every_result() -> None:
-    page = load_script(ROOT / "scripts" / "results_page.py").page(ROOT / "results")
-    titles = [json.loads(path.read_text(encoding="utf-8"))["title"] for path in (ROOT / "results").glob("*.json")]
-    assert [title for title in titles if f"| {title} |" not in page] == []
+    script = load_script(ROOT / "scripts" / "results_page.py")
+    page, settings = script.page(ROOT / "results"), script.settings_page(ROOT / "results")
+    results = [json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "results").glob("*.json")]
+    missing = [result["title"] for result in results if result["title"][1:] not in page]
+    assert missing == []
+    # Each row leads to the section with its settings, and every section has a row.
+    links = set(re.findall(r"\(results-settings\.md#([\w-]+)\)", page))
+    assert links == set(re.findall(r"^## ([\w-]+)$", settings, re.MULTILINE)) == {r["recipe"] for r in results}
+    for name, text in (("results.md", page), ("results-settings.md", settings)):
+        assert (DOCS / name).read_text(encoding="utf-8") == text, f"run scripts/results_page.py to write docs/{name}"
 
 
 #: rows of the README: first words, recipe, test set, metric

@@ -54,8 +54,14 @@ def test_complexity_is_a_penalty() -> None:
     for settings, target in (({"complexity": 3.0}, None), ({"complexity": {"weight": 3.0, "target": 2.0}}, 2.0)):
         loss = Task(net, out_channels=2, regularizers=settings).training_step(batch)
         torch.testing.assert_close(loss - plain, 3 * net.complexity_loss(target))
-    with pytest.raises(TypeError, match=r"\bnetwork must"):
-        Task(net.network, out_channels=2, regularizers={"complexity": 1.0}).training_step(batch)
+    with pytest.raises(ValueError, match=r"\bregularizers.complexity must .*CCNN"):
+        Task(net.network, out_channels=2, regularizers={"complexity": 1.0})
+    with pytest.raises(ValueError, match=r"\btarget must be given for a network without a budget"):
+        Task(
+            DNArch(CCNN(1, 2, size=8, channels=4, blocks=1), budget=None),
+            out_channels=2,
+            regularizers={"complexity": 1.0},
+        )
 
 
 @pytest.mark.usefixtures("pictures")
@@ -116,5 +122,5 @@ def test_augerino_has_a_penalty_of_its_own() -> None:
     plain = Task(net, out_channels=10).training_step(batch)
     loss = Task(net, out_channels=10, regularizers={"augerino": 0.5}).training_step(batch)
     torch.testing.assert_close(loss - plain, 0.5 * net.regulariser())
-    with pytest.raises(TypeError, match=r"\bnetwork must"):
-        Task(net.net, out_channels=10, regularizers={"augerino": 0.5}).training_step(batch)
+    with pytest.raises(ValueError, match=r"\bregularizers.augerino must .*PartialGCNN"):
+        Task(net.net, out_channels=10, regularizers={"augerino": 0.5})

@@ -219,7 +219,7 @@ def test_an_unknown_metric_is_refused(tmp_path: Path) -> None:
 
 def test_without_validation_the_last_network_is_kept(tmp_path: Path) -> None:
     data, said = replace(small_data(), validation=None), []
-    recipe = small_recipe("training.ema=0.5", "training.patience=1")
+    recipe = replace(small_recipe("training.ema=0.5", "training.patience=1"), given=frozenset())
     run = fit(recipe, tmp_path / "run", data=data, report=False, on_message=said.append)
     assert any("patience" in line for line in said)  # it has no effect
     assert latest_checkpoint(run.checkpoints, "best") is None

@@ -15,7 +15,8 @@ from kernelfield.data.base import Batch
 from kernelfield.experiments.metrics import Meter, is_better, main_metric, task_loss
 from kernelfield.experiments.optim import Average
 from kernelfield.experiments.recipe import Optimizer, Schedule
-from kernelfield.experiments.task import REGULARIZERS, Task
+from kernelfield.experiments.regularizers import REGULARIZERS
+from kernelfield.experiments.task import Task
 from kernelfield.groups import SO2
 from kernelfield.models.partial_gcnn import PartialGCNN
 
@@ -188,7 +189,7 @@ def test_penalties_enter_by_name() -> None:
             {"kernel_norm": {"weight": 1.0, "parameters": "x"}},
             "kernel_norm.parameters .*got 'x'",
         ),
-        ({"complexity": 1.0}, "network .*got CCNN"),
+        ({"complexity": 1.0}, "regularizers.complexity must .*CCNN"),
         ({"kernel_l2": -1}, "regularizers.kernel_l2 .*got -1"),
         ({"kernel_l2": {"weight": 1.0, "cut": 2}}, "regularizers.kernel_l2 takes weight, nothing; got 'cut'"),
     ):
@@ -260,7 +261,7 @@ def test_trains_with_a_plain_data_loader(tmp_path: Any) -> None:
 def test_monotonicity_compares_layers() -> None:
     network = create_model("partial_gcnn_e2", channels=(2, 2, 2, 2), kernel_size=3, samples=4)
     task = Task(network, out_channels=10, regularizers={"monotonicity": 1.0})
-    ((_, penalty, _),) = task.penalties
+    (penalty,) = task.penalties
     assert float(penalty(network).detach()) == 0
     _, rotations = network.distributions()[2].parts
     with torch.no_grad():

@@ -92,15 +92,20 @@ def test_the_network_of_thirteen_layers() -> None:
     torch.testing.assert_close(net(x), net.linear(y.mean(dim=(2, 3, 4))))
 
 
-def test_the_residual_network() -> None:
-    net = drawn(GroupResNet(1, 3, group=GROUP, channels=(2, 3), blocks=2))
+@pytest.mark.parametrize("attention", [None, "input", "full", "co"])
+def test_the_residual_network(attention: str | None) -> None:
+    net = drawn(GroupResNet(1, 3, group=GROUP, channels=(2, 3), blocks=2, attention=attention))
     x = torch.randn(2, 1, 8, 8)
     y = net.lift(x).values
     for block in net.blocks:
         y = block(y).values
     y = F.relu(net.norm(y))
     assert y.shape[-2:] == (4, 4)
-    torch.testing.assert_close(net(x), net.last(y).values.mean(dim=(2, 3, 4)))
+    pooled_first = net.last(y.mean(dim=(3, 4), keepdim=True)).values.mean(dim=(2, 3, 4))
+    torch.testing.assert_close(net(x), pooled_first)
+    # Only without attention is the last layer linear, and the order of no importance.
+    pooled_last = net.last(y).values.mean(dim=(2, 3, 4))
+    assert torch.allclose(pooled_first, pooled_last, rtol=1e-4, atol=1e-6) == (attention is None)
 
 
 def test_the_dense_network() -> None:

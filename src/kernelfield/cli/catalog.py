@@ -161,9 +161,15 @@ def new_recipe(
         if data and not is_data(data):
             raise FileNotFoundError(f"--from must be an existing file or folder of data, got {data}")
         chosen = recipe_of(data or recipe, model, settings or [])
-        mapping = {**chosen.to_dict(), "name": file.stem}
         from .._files import write_text  # noqa: PLC0415
+        from ..experiments.effects import check_effects, effective  # noqa: PLC0415
         from ..experiments.recipe import recipe_from  # noqa: PLC0415
+        from ..experiments.run import make_network  # noqa: PLC0415
+
+        # All settings in the file will count as given, so it must not hold any without effect.
+        network = make_network(chosen)
+        check_effects(chosen, network)
+        mapping = {**effective(chosen, network).to_dict(), "name": file.stem}
 
         write_text(file, recipe_from(mapping).to_yaml())
         typer.echo(f"{file}: train with kernelfield train {file}")

@@ -107,7 +107,7 @@ def recipe_and_data(
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
     if data is not None:
-        check_network(chosen, data)
+        chosen = check_network(chosen, data)
     return chosen, data
 
 

@@ -7,9 +7,10 @@ The files, in the order in which a training uses them:
 
 - a recipe: ``recipe``, ``settings``, ``recipe_files``; the folder ``recipes/`` holds the bundled ones;
 - its data: ``datasets``, ``data_summary``; ``custom_data`` writes a recipe for the user's own files;
-- one training: ``fitting`` (from a recipe to a run), ``run`` and ``run_files`` (the folder), ``start_from``, ``task``
-  (network and loss), ``loop`` (the steps), ``optim``, ``metrics``, ``evaluation``, ``loop_state``, ``checkpoint``,
-  ``causality``, ``kernels_ahead``, ``progress``, ``finish`` (test and report);
+- one training: ``fitting`` (from a recipe to a run), ``run`` and ``run_files`` (the folder), ``start_from``,
+  ``effects`` (settings that do nothing), ``task`` (network and loss), ``regularizers``, ``loop`` (the steps),
+  ``optim``, ``metrics``, ``evaluation``, ``loop_state``, ``checkpoint``, ``causality``, ``kernels_ahead``,
+  ``progress``, ``finish`` (test and report);
 - several trainings: ``side_by_side``, ``seeds``, ``shares``, ``sweep``, ``samplers``, ``combine``; ``processes`` for
   several devices;
 - after a training: ``finished_run``, ``robustness``, ``comparison``, ``weight``; ``predict``, ``predictions``,

@@ -21,6 +21,7 @@ from ..data.sets.images import image_folder as folders
 from ..models import WaveletNet
 from ..models.registry import configuration, options_of
 from .datasets import load_source
+from .effects import check_effects, effective
 from .recipe import Recipe, recipe_from
 from .recipe_files import parse_value
 from .run import make_network, make_task
@@ -234,8 +235,10 @@ def _sound_options(path: Path, model: str) -> dict[str, Any]:
 
 
 @checked()
-def check_network(recipe: Recipe, data: Data) -> None:
-    """Raise a ValueError if the network of a recipe cannot train on data; try one step on two samples.
+def check_network(recipe: Recipe, data: Data) -> Recipe:
+    """Return the recipe without settings that do nothing; raise a ValueError if its network cannot train on the data.
+
+    The check is one step on two samples. A setting that the user gave and that does nothing is an error too.
 
     Args:
         recipe: the recipe.
@@ -244,7 +247,8 @@ def check_network(recipe: Recipe, data: Data) -> None:
     name = recipe.model["name"]
     try:
         with torch.random.fork_rng(devices=()):
-            task = make_task(recipe, make_network(recipe, data), data)
+            network = make_network(recipe, data)
+            task = make_task(recipe, network, data)
             batch = data.train.batch(slice(0, 2), training=True)
             task.training_step(batch).backward()
             task.eval()
@@ -255,6 +259,8 @@ def check_network(recipe: Recipe, data: Data) -> None:
         kind = f"{data.task} of {data.in_channels} channels, size {shape}"
         kind += ", at points" if data.train.coords is not None else ""
         raise ValueError(f"model must be able to train on these data ({kind}), got {name!r}: {error}") from error
+    check_effects(recipe, network, data)
+    return effective(recipe, network, data)
 
 
 @checked(settings=ListOf(TEXT, least=0))

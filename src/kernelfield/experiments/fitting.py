@@ -19,6 +19,7 @@ from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
 from .data_summary import data_kind, pixel_line, repeated_samples, split_sizes
 from .datasets import recipe_data
+from .effects import check_effects
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import check_same_data, complete_run
 from .kernels_ahead import KernelsAhead
@@ -109,7 +110,7 @@ def fit(
         _check_samples(data, run)
         network = make_network(recipe, data)
         task, lines = make_task(recipe, network, data), _start(network, recipe, run, data)
-        lines += advice(fabric.device)
+        lines += [*check_effects(recipe, network, data), *advice(fabric.device)]
         if leads:
             _begin(run, recipe, data, network, fabric.device, on_data, lines, on_message)
         loggers = _loggers(run, recipe, [*recipe.training.log, *log] if leads else [])
@@ -199,8 +200,6 @@ def _begin(
     run.log(f"data: {data_kind(data)}")
     if on_data is not None:
         on_data(data)
-    if recipe.training.patience is not None and data.validation is None:
-        lines = [*lines, "training.patience has no effect without validation data"]
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]

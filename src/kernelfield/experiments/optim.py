@@ -23,11 +23,12 @@ if TYPE_CHECKING:
 
     from .settings import Optimizer, Schedule
 
-__all__ = ["Average", "LearningRate", "make_optimizer", "parameter_groups", "parameter_kinds"]
+__all__ = ["KINDS", "Average", "LearningRate", "make_optimizer", "parameter_groups", "parameter_kinds"]
 
 # The first matching class decides: splines and tables are fields too.
-_KINDS = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "fields"}
-_ALL_KINDS = ("weights", "biases", "fields", "masks", "subsets")
+_CLASSES = {Mask: "masks", Distribution: "subsets", BSpline: "weights", Field: "fields"}
+#: kinds of parameters
+KINDS = ("weights", "biases", "fields", "masks", "subsets")
 #: smallest relative change that counts as an improvement for a plateau; torch's default
 _THRESHOLD = 1e-4
 
@@ -46,7 +47,7 @@ def parameter_kinds(network: nn.Module) -> dict[str, str]:
     """
     kinds: dict[int, str] = {}
     for module in network.modules():
-        kind = next((label for base, label in _KINDS.items() if isinstance(module, base)), None)
+        kind = next((label for base, label in _CLASSES.items() if isinstance(module, base)), None)
         if kind is not None:
             kinds |= {id(p): kind for p in module.parameters() if kinds.get(id(p), "fields") == "fields"}
     return {name: kinds.get(id(p), "weights" if p.dim() > 1 else "biases") for name, p in network.named_parameters()}
@@ -105,8 +106,8 @@ def _chosen(kinds: dict[str, str], decayed: Sequence[str]) -> set[str]:
         if entry == "all":
             return set(kinds)
         found = {name for name, kind in kinds.items() if kind == entry or fnmatchcase(name, entry)}
-        if not found and entry not in _ALL_KINDS:
-            listed = ", ".join(map(repr, ("all", *_ALL_KINDS)))
+        if not found and entry not in KINDS:
+            listed = ", ".join(map(repr, ("all", *KINDS)))
             raise ValueError(f"optimizer.decayed must hold {listed} or patterns of parameter names, got {entry!r}")
         chosen |= found
     return chosen

@@ -45,6 +45,7 @@ TESTS["data"] = MappingOf(DICT)
     training=Instance("kernelfield.experiments.recipe.Training"),
     metric=Choice("", *MEASURED),
     notes=STRING,
+    given=Instance("builtins.frozenset"),
 )
 @dataclass(frozen=True)
 class Recipe:
@@ -67,6 +68,8 @@ class Recipe:
         test: further tests of the trained network: lists of ``step``, ``drop``, ``turn`` and ``speed``; and ``data``,
             other options of the loader by name of the test, for example for another resolution.
         notes: differences from the publication.
+        given: settings that the user gave, such as "optimizer.lr"; they must have an effect. A recipe file does not
+            hold this list.
     """
 
     name: str
@@ -83,6 +86,7 @@ class Recipe:
     published: dict[str, Any] = field(default_factory=dict)
     test: dict[str, Any] = field(default_factory=dict)
     notes: str = ""
+    given: frozenset[str] = field(default=frozenset(), compare=False, repr=False, metadata={"stored": False})
 
     def __post_init__(self) -> None:
         # The name is also the name of a folder under runs/ and of a file under results/.
@@ -92,7 +96,7 @@ class Recipe:
 
     def to_dict(self) -> dict[str, Any]:
         """Return nested mappings of plain values, with all defaults."""
-        return dataclasses.asdict(self)
+        return {key: value for key, value in dataclasses.asdict(self).items() if key != "given"}
 
     def to_yaml(self) -> str:
         """Return the recipe as YAML."""
@@ -131,9 +135,10 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
 
 @checked()
 def read_recipe(path: str | Path) -> Recipe:
-    """Return the recipe in a file; without a name it gets that of the file."""
+    """Return the recipe in a file; without a name it gets that of the file. All settings in it count as given."""
     path = Path(path)
-    return recipe_from({"name": path.stem, **read_mapping(path)}, path.name)
+    mapping = read_mapping(path)
+    return dataclasses.replace(recipe_from({"name": path.stem, **mapping}, path.name), given=_leaves(mapping))
 
 
 @checked()
@@ -230,7 +235,16 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
             _assign(mapping, key, value, setting)
     _shorten_schedule(mapping, recipe, {key for key, *_ in pairs})
     # Checked after all are set: some settings are valid only together, such as a schedule and its milestones.
-    return recipe_from(mapping, where)
+    changed = recipe_from(mapping, where)
+    # Settings of a recipe for another network are inherited, and need not fit this one.
+    kept = recipe.given if changed.model["name"] == recipe.model["name"] else frozenset()
+    return dataclasses.replace(changed, given=kept | {key for key, *_ in pairs})
+
+
+def _leaves(mapping: dict[str, Any]) -> frozenset[str]:
+    """Return the names of all settings in the sections of a recipe, as "section.setting"."""
+    sections = {key: value for key, value in mapping.items() if isinstance(value, dict)}
+    return frozenset(f"{section}.{key}" for section, values in sections.items() for key in values)
 
 
 def _shorten_schedule(mapping: dict[str, Any], recipe: Recipe, given: set[str]) -> None:
@@ -296,7 +310,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     if not isinstance(mapping, dict):
         raise ValueError(f"{where}: {path or 'a recipe'} must be a mapping, got {mapping!r}")  # noqa: TRY004
     hints = _type_hints(kind)  # type: ignore[arg-type]
-    known = {f.name: f for f in dataclasses.fields(kind)}
+    known = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("stored", True)}
     for key in mapping:
         if key not in known:
             raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{_closest(str(key), known)}")

@@ -10,7 +10,7 @@ from ..viz.report import PERCENT
 from .progress import summary
 from .run_files import read_json
 
-__all__ = ["compare", "result_lines", "results_table", "shown"]
+__all__ = ["compare", "duration", "result_lines", "results_table", "shown"]
 
 COLUMNS = (
     *("chapter", "experiment", "recipe", "metric", "published", "ours"),
@@ -114,7 +114,7 @@ def _table_rows(result: dict[str, Any]) -> list[str]:
             ours += f" ± {shown(metric, spread[test][metric])}"
         line = start.format(title, metric, "" if row["published"] is None else row["published"], ours)
         if test == "test":
-            time = _time(result["seconds"])
+            time = duration(result["seconds"])
             sizes = f"{result['parameters']:,} | {result['epochs']} | {result.get('seed', '')}"
             line += f" {sizes} | {time} | {machine} | {remarks} |"
         else:
@@ -130,7 +130,12 @@ def shown(metric: str, value: float | None) -> str:
     return f"{100 * value:.2f}" if metric in PERCENT else f"{value:.4g}"
 
 
-def _time(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Return a duration as text, in seconds, minutes or hours.
+
+    >>> [duration(seconds) for seconds in (61.2, 600, 9000)]
+    ['61 s', '10 min', '2.5 h']
+    """
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

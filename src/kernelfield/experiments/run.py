@@ -71,13 +71,18 @@ def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any
 
 @checked()
 def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> Task:
-    """Return the task of a recipe for a network; raise a ValueError for a language model that is not causal."""
+    """Return the task of a recipe for a network; raise a ValueError for a language model that is not causal.
+
+    Settings for parts that the network does not have are left out; see :mod:`~kernelfield.experiments.effects`.
+    """
     from .causality import check_language_model  # noqa: PLC0415
+    from .effects import effective  # noqa: PLC0415
     from .task import Task  # noqa: PLC0415
 
     if recipe.shape.task == "language":
         check_language_model(network, recipe.shape.vocabulary or recipe.shape.out_channels, recipe.shape.size[0])
     try:
+        recipe = effective(recipe, network, data)
         return Task(
             network,
             recipe.shape.task,
@@ -142,7 +147,8 @@ class Run:
         text, mark, expected = recipe_text(path).rpartition(_CHECKSUM)
         if mark and expected.strip() != _digest(text):
             raise ValueError(f"{path} is damaged: it does not match the checksum in its last line")
-        return read_recipe(path)
+        # The file holds every setting, also those that nobody gave.
+        return replace(read_recipe(path), given=frozenset())
 
     def result(self) -> dict[str, Any]:
         """Return the result of the training; a metric that is null in the file is NaN."""

@@ -65,7 +65,7 @@ def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, eval
     every = max(1, epochs // often)
     factor = epochs / recipe.training.epochs
     schedule, patience = recipe.schedule.scaled(factor), recipe.training.patience
-    return with_settings(
+    changed = with_settings(
         recipe,
         {
             "data.share": share,
@@ -77,6 +77,7 @@ def share_recipe(recipe: Recipe, share: float, *, samples: int, steps: int, eval
             "schedule.milestones": schedule.milestones,
         },
     )
+    return replace(changed, given=recipe.given)
 
 
 def train_on_shares(

@@ -11,59 +11,22 @@ from lightning import LightningModule
 from torch import Tensor
 
 from .._arguments import checked
-from .._checks import check_choice
 from .._kinds import PROBABILITY, Choice, Int, ListOf
 from .._object_kinds import Instance
 from ..data.base import Batch
-from ..groups import monotonicity
-from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
 from ..layers.continuous.kernel_sampler import sampled_once
-from ..layers.continuous.penalties import OTHER_PARAMETERS
-from ..models import Augerino, DNArch
+from .effects import check_parts
 from .metrics import TASKS, Meter, is_better, main_metric, metric_names, task_loss
 from .optim import LearningRate, make_optimizer
+from .regularizers import read_penalties
 from .settings import MEASURED, Optimizer, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import nn
 
-__all__ = ["REGULARIZERS", "Task", "takes_argument"]
-
-
-def _monotonicity(network: nn.Module) -> Tensor:
-    # One distribution per layer: the factors of a product do not count separately, and only learned ones count.
-    learned = [m.distribution for m in network.modules() if isinstance(m, PartialGroupConv)]
-    return monotonicity(learned) if learned else torch.zeros(())
-
-
-def _augerino(network: nn.Module) -> Tensor:
-    if not isinstance(network, Augerino):
-        raise TypeError(f"network must be an Augerino for the augerino penalty, got {type(network).__name__}")
-    return network.regulariser()
-
-
-def _complexity(network: nn.Module, target: float | None = None) -> Tensor:
-    return _learned(network).complexity_loss(target)
-
-
-def _learned(network: nn.Module) -> DNArch:
-    if not isinstance(network, DNArch):
-        raise TypeError(f"network must be a DNArch for the complexity penalty, got {type(network).__name__}")
-    return network
-
-
-#: penalties by name; each is a function of the network
-REGULARIZERS: dict[str, Callable[..., Tensor]] = {
-    "kernel_l2": kernel_l2,
-    "kernel_norm": kernel_norm,
-    "aliasing": aliasing_loss,
-    "augerino": _augerino,
-    "monotonicity": _monotonicity,
-    "complexity": _complexity,
-    "wavelet": wavelet_loss,
-}
+__all__ = ["Task", "takes_argument"]
 
 
 class Task(LightningModule):
@@ -132,10 +95,13 @@ class Task(LightningModule):
         names = metric_names(task, out_channels, parts=bool(parts))
         if self.metric not in names:
             raise ValueError(f"metric must be one of {', '.join(names)} for task {task!r}, got {self.metric!r}")
+        watched = self.schedule_settings.monitor
+        if watched and watched not in names:
+            listed = ", ".join(names)
+            raise ValueError(f"schedule.monitor must be one of {listed} for task {task!r}, got {watched!r}")
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
-        self.penalties = [_penalty(name, value) for name, value in (regularizers or {}).items()]
-        if any(penalty is _complexity for _, penalty, _ in self.penalties):
-            _learned(network)  # raises here and not in the first step
+        self.penalties = read_penalties(regularizers or {})
+        check_parts(network, self.optimizer_settings, self.penalties)
         self._takes = _sampling_arguments(network)
         self._meter: Meter | None = None
 
@@ -149,8 +115,8 @@ class Task(LightningModule):
         batch = _as_batch(batch)
         with sampled_once():
             loss = task_loss(self.task, self(batch), batch, self.label_smoothing)
-            for weight, penalty, arguments in self.penalties:
-                loss = loss + weight * penalty(self.network, **arguments)
+            for penalty in self.penalties:
+                loss = loss + penalty(self.network)
         if self._trainer is not None:
             # A plateau watches the mean over an epoch; the Trainer would pass on the last batch's loss.
             averaged = self.schedule_settings.name == "plateau"
@@ -262,26 +228,3 @@ def takes_argument(network: nn.Module, name: str) -> bool:
     """Return whether ``network`` accepts an argument of this name."""
     accepted = _sampling_arguments(network)
     return accepted is None or name in accepted
-
-
-def _penalty(name: str, value: Any) -> tuple[float, Callable[..., Tensor], dict[str, Any]]:
-    check_choice("regularizers", name, REGULARIZERS)
-    arguments = dict(value) if isinstance(value, dict) else {"weight": value}
-    weight = arguments.pop("weight", None)
-    if isinstance(weight, bool) or not isinstance(weight, (int, float)):
-        raise TypeError(f"regularizers.{name} must be a weight or hold one as 'weight', got {value!r}")
-    if not 0 <= weight < math.inf:
-        raise ValueError(f"regularizers.{name} must have a finite weight of at least 0, got {weight}")
-    taken = inspect.signature(REGULARIZERS[name]).parameters
-    for argument, given in arguments.items():
-        if argument not in taken:
-            listed = ", ".join(list(taken)[1:]) or "nothing"
-            raise ValueError(f"regularizers.{name} takes weight, {listed}; got {argument!r}")
-        usual = taken[argument].default
-        if isinstance(usual, str):
-            check_choice(f"regularizers.{name}.{argument}", given, OTHER_PARAMETERS)
-            continue
-        if isinstance(usual, bool) != isinstance(given, bool) or not isinstance(given, (int, float, type(usual))):
-            kind = "true or false" if isinstance(usual, bool) else "a number"
-            raise TypeError(f"regularizers.{name}.{argument} must be {kind}, got {given!r}")
-    return float(weight), REGULARIZERS[name], arguments

@@ -171,6 +171,11 @@ class GroupAllCNN(GroupClassifier):
 class GroupResNet(GroupClassifier):
     """A ResNet on a group (chapter 8, section 4.2): a stem, stages of pre-activation blocks, and a linear head.
 
+    The head is norm, ReLU, the mean over space, a convolution 1² to the classes, and the mean over the group. The
+    chapter does not give this order; it is that of the published code. Without attention the mean over space commutes
+    with the convolution. With attention it does not: the last layer attends to one position, and its spatial attention
+    sees only the centre of its kernel. All-CNN and DenseNet average after their last layer, as published too.
+
     Args:
         in_channels: channels of the input.
         out_channels: number of classes.
@@ -209,7 +214,6 @@ class GroupResNet(GroupClassifier):
         return self.norm(self.blocks(self.lift(x))).map(F.relu)
 
     def _classify(self, features: Tensor | GroupSignal) -> Tensor:
-        # The head is linear, so it may be applied after the mean over space, to one position instead of all.
         pooled = features.map(torch.mean, dim=tuple(range(3, features.dim())), keepdim=True)  # type: ignore[union-attr]
         return self.head(self.last(pooled))
 

@@ -149,10 +149,8 @@ def aliasing_loss(
     True
     """
     terms = []
-    for layer in _layers(model):
-        if not isinstance(layer.field, FilterNetwork):
-            continue
-        filters = layer.field.bandwidths(cut)
+    for layer in penalised_filters(model):
+        filters = layer.field.bandwidths(cut)  # type: ignore[operator]
         mask = _mask_frequency(layer, cut) if with_mask else filters.new_zeros(())
         limit = nyquist_factor * nyquist(layer)
         count = len(filters)
@@ -202,6 +200,16 @@ def _mask_frequency(layer: ContinuousConv, cut: float) -> Tensor:
         return layer.reach.new_zeros(())
     # The narrowest axis of the mask widens the spectrum the most.
     return cut / (2 * math.pi * layer.mask.sigma.abs().min())
+
+
+def penalised_filters(model: nn.Module) -> list[ContinuousConv]:
+    """Return the layers that :func:`aliasing_loss` counts: those whose field is a filter network."""
+    return [layer for layer in _layers(model) if isinstance(layer.field, FilterNetwork)]
+
+
+def penalised_layers(model: nn.Module) -> list[nn.Module]:
+    """Return the layers that :func:`kernel_l2` and :func:`kernel_norm` count: those with a generated kernel."""
+    return [*_layers(model), *(layer for layer in _group_layers(model) if _group_kernels(layer))]
 
 
 def _layers(model: nn.Module) -> Iterator[ContinuousConv]:

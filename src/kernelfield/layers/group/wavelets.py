@@ -108,14 +108,17 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     True
     """
     terms = []
-    for module in model.modules():
-        if not isinstance(module, (LiftingConv, GroupConv)) or module.group.convolution != "filter_bank":
-            continue
-        if module.kernel.on_space:
-            total = _integral(module.kernel)  # out, in, dilations
-            total = total if per_scale else total.sum(dim=-1, keepdim=True)
-            terms.append(total.square().sum(dim=-1).mean())
+    for layer in penalised_wavelets(model):
+        total = _integral(layer.kernel)  # out, in, dilations
+        total = total if per_scale else total.sum(dim=-1, keepdim=True)
+        terms.append(total.square().sum(dim=-1).mean())
     return torch.stack(terms).sum() if terms else torch.zeros(())
+
+
+def penalised_wavelets(model: nn.Module) -> list[LiftingConv | GroupConv]:
+    """Return the layers that :func:`wavelet_loss` counts: those on dilations whose kernel has two or more points."""
+    on_group = [m for m in model.modules() if isinstance(m, (LiftingConv, GroupConv))]
+    return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel.on_space]
 
 
 def _integral(kernel: GroupKernel) -> Tensor:

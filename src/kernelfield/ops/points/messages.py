@@ -91,7 +91,7 @@ def pass_messages(
         targets: (batch or 1, targets, dim) coordinates.
         edges: edges from sources to targets.
         message: function that maps (batch, n, in) values and (batch, n, dim) offsets to (batch, n, channels) messages,
-            each from the values and the offset of its own edge alone. The batch may be 1, with the edges of all samples.
+            each from the values and the offset of its own edge. The batch may be 1, with the edges of all samples.
         channels: number of channels of the messages.
         reduce: "mean", "max" or "sum".
 
