@@ -119,6 +119,18 @@ def test_spectra_are_neither_copied_nor_saved_nor_kept_alive() -> None:
     assert gone() is None
 
 
+def test_copies_of_frozen_layers_keep_spectra_of_their_own() -> None:
+    layer = CKConv(2, 2, size=16, depthwise=True, method="fft").eval().freeze()
+    x = torch.randn(1, 2, 16)
+    with torch.no_grad():
+        wanted = layer(x)
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            torch.testing.assert_close(other(x), wanted)
+            kernel, own = (each.frozen((1.0,), (16,)) for each in (layer, other))
+            assert len(KEPT[own].entries) == 1
+            assert KEPT[own] is not KEPT[kernel]
+
+
 @pytest.mark.parametrize("inference", [False, True])
 def test_layers_frozen_in_inference_mode_keep_spectra(inference: bool) -> None:
     layer = CKConv(2, 2, size=16, depthwise=True, method="fft").eval()
