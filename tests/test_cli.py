@@ -165,7 +165,9 @@ def test_predict(run: Path, tmp_path: Path) -> None:
 def test_export(run: Path, to: str) -> None:
     if to == "onnx":
         pytest.importorskip("onnxruntime")
-    assert f"network.{to}: differs from the network by at most" in call("export", run, "--to", to)
+    output = call("export", run, "--to", to)
+    assert f"network.{to}: differs from the network by at most" in output
+    assert "inputs: input (batch, 1, 64)" in output
     assert (run / f"network.{to}").exists()
 
 

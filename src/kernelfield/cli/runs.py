@@ -170,6 +170,11 @@ def export(
         else:
             path, error = export_run(run, to, out)
         typer.echo(f"{path}: differs from the network by at most {error:.1e}")
-        if (scale := read_metadata(path).get("target_scale")) is not None:
+        found = read_metadata(path)
+        shapes = (
+            f"{name} ({', '.join(map(str, ['batch', *kind['shape']]))})" for name, kind in found["inputs"].items()
+        )
+        typer.echo(f"inputs: {', '.join(shapes)}; kernelfield.export.read_metadata says how to prepare them")
+        if (scale := found.get("target_scale")) is not None:
             mean, std = (", ".join(f"{value:.6g}" for value in scale[key]) for key in ("mean", "std"))
             typer.echo(f"its outputs are normalised: target = std · output + mean, with std {std} and mean {mean}")

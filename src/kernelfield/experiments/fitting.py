@@ -234,7 +234,7 @@ class Job:
     """A training for :func:`fit_many`.
 
     Args:
-        recipe: what to train.
+        recipe: the recipe to train.
         out: folder of the run.
         options: further arguments of :func:`fit`.
     """

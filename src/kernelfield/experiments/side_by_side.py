@@ -168,7 +168,7 @@ def side_by_side(
     at_once: int | None = None,
     on_end: Callable[[int, Outcome[T]], None] | None = None,
 ) -> list[Outcome[T]]:
-    """Run trainings in turns and return the outcome of each, in their order.
+    """Run trainings alternately and return the outcome of each, in their order.
 
     On a CPU they take turns step by step. On a GPU a training whose last two steps are still waiting is skipped, so
     that slow trainings do not delay fast ones.

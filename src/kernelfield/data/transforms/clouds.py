@@ -52,7 +52,7 @@ class NormalizePoints:
 
 @dataclass(frozen=True)
 class ChoosePoints:
-    """Choose points of each cloud, anew in every epoch of training, and put their positions before the other channels.
+    """Choose points of each cloud, new ones in every training epoch, and put their positions before the other channels.
 
     The inputs are values at the points, such as normals.
 

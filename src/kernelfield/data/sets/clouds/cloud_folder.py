@@ -47,7 +47,7 @@ def cloud_folder(
 
     Args:
         root: the folder.
-        points: points per cloud; twice as many are stored, and training chooses among them anew in every epoch.
+        points: points per cloud; twice as many are stored, and training draws a new choice in every epoch.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the points and of the split.
 

@@ -39,7 +39,7 @@ def furniture(
 
     Args:
         root: the file, or its folder.
-        points: points per cloud; training chooses them anew in every epoch.
+        points: points per cloud; training draws new ones in every epoch.
         split: number of the split, 0 to 4.
         voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no
             voxels.

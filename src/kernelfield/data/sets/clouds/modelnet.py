@@ -71,8 +71,8 @@ def modelnet40(
 
     Args:
         root: folder of the classes.
-        points: points per cloud; twice as many are stored, for voxels eight times as many, and training chooses among
-            them anew in every epoch.
+        points: points per cloud; twice as many are stored, for voxels eight times as many, and training draws a new
+            choice in every epoch.
         normals: whether to add surface normals, as three more channels.
         options: the keyword arguments below.
         voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no

@@ -55,7 +55,7 @@ def shapenet_part(root: str | os.PathLike[str] | None, *, points: int = 2_048, n
 
     Args:
         root: folder of the files.
-        points: points per cloud. Training chooses among more points anew in every epoch; objects with fewer points are
+        points: points per cloud. Training draws a new choice in every epoch; objects with fewer points are
             padded and masked.
         normals: whether to add normals, as three more channels.
 

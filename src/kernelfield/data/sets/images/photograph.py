@@ -36,7 +36,7 @@ def photograph(
         root: folder of images, or one of them.
         image: number of the image in the folder, in the order of names.
         repeat: number of repetitions of the photograph in an epoch.
-        pixels: number of pixels to draw anew in each training step; by default all pixels, on the grid.
+        pixels: number of pixels to draw in each training step; by default all pixels, on the grid.
 
     Returns:
         Inputs (repeat, 2, rows, columns), the positions. Targets (repeat, 3, rows, columns). Drawn pixels have one axis

@@ -40,7 +40,7 @@ def solids(
     mean of each cloud is at the origin, its farthest coordinate at 1.
 
     Args:
-        points: points per cloud; twice as many are stored, and training chooses among them anew in every epoch.
+        points: points per cloud; twice as many are stored, and training draws a new choice in every epoch.
         voxels: number of voxels along each axis; points move to the voxel centres, one point per voxel. None for no
             voxels.
         normals: whether to add surface normals, as three more channels.
