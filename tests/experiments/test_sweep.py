@@ -26,6 +26,7 @@ from kernelfield.experiments.comparison import (
     write_comparison_page,
 )
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.recipe import find_recipe, with_settings
 from kernelfield.experiments.seeds import fit_seeds
 from kernelfield.experiments.sweep import Range, _score, grid, read_over, sweep
 
@@ -279,3 +280,13 @@ def test_seeds_may_lack_a_test_or_a_score() -> None:
         assert found["metrics"]["test"]["loss"] == 1.5
         assert math.isnan(found["metrics"]["test"]["auc"])
         assert math.isnan(found["deviation"]["test"]["auc"])
+
+
+def test_settings_of_one_section_may_omit_it() -> None:
+    assert read_over(["lr=0.1,0.2", "epochs=1,2"]) == {"optimizer.lr": ["0.1", "0.2"], "training.epochs": ["1", "2"]}
+    with pytest.raises(ValueError, match=r"--over must name each setting once, got 'optimizer\.lr' twice"):
+        read_over(["lr=0.1", "optimizer.lr=0.2"])
+    recipe = find_recipe("digits")
+    assert with_settings(recipe, ["lr=0.5"]) == with_settings(recipe, {"optimizer.lr": 0.5})
+    with pytest.raises(ValueError, match="'rate' is not a key"):
+        with_settings(recipe, ["rate=0.5"])

@@ -15,7 +15,7 @@ from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, Kind, Li
 from .._object_kinds import DICT, Instance, MappingOf
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
 from .recipe_files import bundled_names, family_rows, find_mapping, parse_value, read_mapping, write_yaml
-from .settings import MEASURED, Optimizer, Schedule, Training
+from .settings import MEASURED, Optimizer, Schedule, Training, with_section
 
 __all__ = [
     "Optimizer",
@@ -191,6 +191,8 @@ def recipe_titles(pattern: str = "*") -> dict[str, str]:
 def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recipe:
     """Return ``recipe`` with values replaced by settings ``a.b=c``, where c is parsed as in a recipe file.
 
+    Settings of optimizer, schedule and training may omit the section, as in ``lr=0.01``, if it is the only one.
+
     Another optimiser or schedule does not inherit settings that it does not have, such as the milestones of "steps".
     With fewer epochs, a warm-up or milestones that would not end within the training are shortened in proportion.
 
@@ -205,14 +207,14 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
     ValueError: --set training.epoch=3: 'epoch' is not a key of training; the closest is 'epochs'
     """
     if isinstance(settings, dict):
-        pairs = [(key, value, f"{key}={value}") for key, value in settings.items()]
+        pairs = [(with_section(key), value, f"{key}={value}") for key, value in settings.items()]
     else:
         pairs = []
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals:
                 raise ValueError(f"--set must read a.b=c, got {setting!r}")
-            pairs.append((key.strip(), parse_value(value), setting))
+            pairs.append((with_section(key.strip()), parse_value(value), setting))
     if not pairs:
         return recipe
     where = f"--set {' '.join(setting for *_, setting in pairs)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from .._arguments import checked_fields
 from .._kinds import NOT_NEGATIVE, POSITIVE, PROBABILITY, RATE, SHARE, STRING, TEXT, Choice, Int, ListOf
 from .progress import LOGGERS
 
-__all__ = ["SELECT", "Optimizer", "Schedule", "Training"]
+__all__ = ["SELECT", "Optimizer", "Schedule", "Training", "with_section"]
 
 #: metrics of all tasks, which a plateau can watch
 MEASURED = (
@@ -249,3 +249,14 @@ class Training:
     def __post_init__(self) -> None:
         if self.freeze and not self.start_from:
             raise ValueError("training.freeze must be false without training.start_from, the weights to keep, got true")
+
+
+def with_section(key: str) -> str:
+    """Return the name of a setting with its section, if optimizer, schedule or training alone has it.
+
+    >>> with_section("lr"), with_section("epochs"), with_section("model.channels"), with_section("name")
+    ('optimizer.lr', 'training.epochs', 'model.channels', 'name')
+    """
+    sections = {"optimizer": fields(Optimizer), "schedule": fields(Schedule), "training": fields(Training)}
+    found = [f"{section}.{key}" for section, own in sections.items() if key in {f.name for f in own}]
+    return found[0] if len(found) == 1 else key

@@ -27,6 +27,7 @@ from .recipe_files import parse_value
 from .reproduce import FAILURES, outcome_result
 from .run_files import read_json, write_json
 from .seeds import seed_recipes
+from .settings import with_section
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -70,7 +71,7 @@ Choices = dict[str, "list[str] | Range"]
 def read_over(over: Sequence[str]) -> Choices:
     """Read settings to vary: ``a.b=v1,v2`` is a list of values, ``a.b=low:high`` or ``a.b=low:high:log`` a range.
 
-    >>> read_over(["optimizer.lr=0.001:0.1:log", "model.dropout=0,0.2"])
+    >>> read_over(["lr=0.001:0.1:log", "model.dropout=0,0.2"])
     {'optimizer.lr': Range(low=0.001, high=0.1, log=True), 'model.dropout': ['0', '0.2']}
     """
     found: Choices = {}
@@ -78,6 +79,7 @@ def read_over(over: Sequence[str]) -> Choices:
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
             raise ValueError(f"--over must read a.b=v1,v2 or a.b=low:high, got {text!r}")
+        key = with_section(key.strip())
         if key in found:
             raise ValueError(f"--over must name each setting once, got {key!r} twice")
         found[key] = _read_range(text, values) if ":" in values else _split(values)
