@@ -194,10 +194,10 @@ class Interval(Distribution):
     .. math:: u = \exp(\omega\, \log u_0), \qquad u_0 \sim \mathrm{Uniform}(H), \quad \omega \in [0, 1]
 
     For rotations this is U(ω·[-π, π]) on the Lie algebra, pushed forward by the exponential map; for a continuous
-    window of n dilations, the exponents are uniform on ω·[0, n - 1]. Samples are stratified: one from each of equal
-    parts of the interval, all at the same random fraction of their parts. The gradient reaches ω through every element.
-    Values of ω outside [0, 1] are clamped but still get a gradient, so an interval that has reached a limit can leave
-    it again.
+    window of n dilations, the exponents are uniform on ω·[0, n - 1]. Samples are stratified: the interval is cut into
+    equal parts with one sample each, all at the same random fraction of their parts. The gradient reaches ω through
+    every element. Values of ω outside [0, 1] are clamped but still get a gradient, so an interval that has reached a
+    limit can leave it again.
 
     Args:
         group: a one-dimensional continuous group.

@@ -248,7 +248,7 @@ class _SelfAttention(nn.Module):
         return torch.stack(codes).sum(dim=0).movedim(-1, 1).unsqueeze(2)
 
     def _keep(self, q: Tensor, queries: int, keys: int) -> Tensor | None:
-        """Return a mask of the attention weights that dropout keeps, the same for all elements of the keys."""
+        """Return a mask of the keys that dropout keeps at each position, for all query and output elements alike."""
         if not (self.dropout and self.training):
             return None
         # Query positions are contiguous in memory, as they are in the queries.

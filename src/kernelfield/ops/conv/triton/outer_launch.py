@@ -105,7 +105,7 @@ class Blocks:
         if not plan.complex:
             return self.channels
         signal, kernel = (2 * plan.outer * n * size for n in (self.batch * plan.outer_step, plan.m1 * plan.m2))
-        # Forward: outer transforms of signal and kernel, and the spectrum. Backward: also those of the other signal.
+        # Forward: outer transforms of signal and kernel, and the spectrum. Backward: those of two signals, and sums.
         each = signal + 2 * kernel
         if training:
             each = 2 * (signal + kernel) + (4 * kernel if self.precomputes(training) else 0)

@@ -87,7 +87,7 @@ def _kernel(
     COMPLEX: tl.constexpr, TWIDDLE: tl.constexpr, UPRIGHT: tl.constexpr, READY: tl.constexpr, HOLD: tl.constexpr,
     REAL: tl.constexpr, SCALED: tl.constexpr, PACKED: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Return the spectrum of a stack's kernels, and the factor by which to multiply it, if the caller must."""
+    """Return the spectrum of a stack's kernels, and its factor if the launch applies it."""
     unit = 1.0
     if READY:
         kr, ki = parts(tl.load(k_base + k_at, mask=k_inside, other=0.0))
