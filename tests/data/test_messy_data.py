@@ -136,6 +136,8 @@ def test_targets_in_a_unit_that_is_too_large_are_refused(size: float) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         TargetScale.of(size * torch.randn(20, 1, dtype=torch.float64))
     assert TargetScale.of(torch.full((20, 1), size)).std == (1.0,)
+    with pytest.raises(ValueError, match=r"target must have a mean and a standard deviation .* rescale it"):
+        TargetScale.of(torch.randn(20, 1, dtype=torch.float64) / size)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked_fields
-from .._kinds import BOOL, FINITE, POSITIVE, STRING, TEXT, Choice, Int, ListOf
+from .._kinds import BOOL, FINITE, LARGEST, POSITIVE, STRING, TEXT, Choice, Int, ListOf
 from .._object_kinds import CALLABLE, Instance, TensorOf
 from .shape import TASKS
 
@@ -49,6 +49,12 @@ class TargetScale:
         mean = values.nanmean(dim=0).nan_to_num()
         std = (values - mean).square().nanmean(dim=0).sqrt()
         small = (std > 0) & (std <= 1e-12) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
+        large = mean.abs().maximum(std) > LARGEST
+        if bool(large.any()):
+            raise ValueError(
+                f"target must have a mean and a standard deviation of at most {LARGEST:.0e}, got "
+                f"{float(mean[large][0]):.3g} and {float(std[large][0]):.3g}; rescale it"
+            )
         if bool(small.any()):
             raise ValueError(
                 f"target must have a standard deviation above 1e-12, got {float(std[small][0]):.3g}; rescale it"
