@@ -18,7 +18,7 @@ from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
-from .split import class_index, divide, moments, pad
+from .split import check_trained, class_index, divide, moments, pad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -131,6 +131,8 @@ def build(
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
+    if task == "classification" and len(parts) > 1:
+        check_trained(target, index, names, name)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task != "classification":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
