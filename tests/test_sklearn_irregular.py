@@ -222,3 +222,13 @@ def test_dates_with_and_without_a_time_zone_are_not_mixed() -> None:
     for mixed in ([(naive[:2] + aware[2:], range(4))], [{"x": (naive, range(4)), "y": (aware, range(4))}]):
         with pytest.raises(ValueError, match="times of a series must all have a time zone"):
             irregular(mixed)
+
+
+def test_times_that_float64_rounds_are_refused() -> None:
+    start, gaps = np.datetime64("2024-03-31", "ns"), 300 * np.arange(8)
+    values = np.zeros(8)
+    for times in (start + gaps.astype("m8[ns]"), 1.7e18 + gaps):
+        with pytest.raises(ValueError, match=r"X\[0\] must have times that float64 can tell apart"):
+            irregular([(times, values)])
+    since = irregular([(gaps.astype("m8[ns]"), values)]).times  # durations are exact
+    np.testing.assert_allclose(since[0], 3e-7 * np.arange(8), rtol=1e-12)

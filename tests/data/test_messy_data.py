@@ -136,6 +136,8 @@ def test_targets_in_a_unit_that_is_too_large_are_refused(size: float) -> None:
     with pytest.raises(ValueError, match="standard deviation"):
         TargetScale.of(size * torch.randn(20, 1, dtype=torch.float64))
     assert TargetScale.of(torch.full((20, 1), size)).std == (1.0,)
+    with pytest.raises(ValueError, match=r"target must have a mean and a standard deviation .* rescale it"):
+        TargetScale.of(torch.randn(20, 1, dtype=torch.float64) / size)
 
 
 @pytest.mark.parametrize(
@@ -163,3 +165,17 @@ def test_arrays_in_memory_become_native_numbers() -> None:
     for other in wrong:
         with pytest.raises(TypeError, match="x must hold"):
             as_numbers(other, "x")
+
+
+def test_classes_without_a_training_sample_are_refused(tmp_path: Path) -> None:
+    for folder, names in (("held", ("validation", "test")), ("tested", ("test",))):
+        (tmp_path / folder).mkdir()
+        for name in ("train", "test", *names):
+            lines = [f"{'abc'[i % (3 if name == names[0] else 2)]},{i},{i * i}" for i in range(12)]
+            (tmp_path / folder / f"{name}.csv").write_text("\n".join(["label,t0,t1", *lines]))
+            target = np.array([line[0] for line in lines])
+            np.savez(tmp_path / folder / f"{name}.npz", inputs=np.arange(24.0).reshape(12, 1, 2), target=target)
+        for load in (csv_series, arrays):
+            path = tmp_path / folder / ("train.csv" if load is csv_series else "train.npz")
+            with pytest.raises(ValueError, match="training samples of each class, found 'c'"):
+                load(path)

@@ -7,7 +7,7 @@ import warnings
 from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import numpy as np
 import torch
@@ -297,7 +297,7 @@ def _each_query(
     ]
 
 
-def _are_files(source: Any) -> bool:
+def _are_files(source: Any) -> TypeGuard[str | Path | Sequence[str | Path]]:
     """Return whether a source names files; otherwise it holds samples."""
     return isinstance(source, (str, Path)) or (isinstance(source, (list, tuple)) and all(map(_are_files, source)))
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from ..data.io.arrays import check_precision
+from ..data.io.arrays import check_precision, check_times
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -181,6 +181,9 @@ def irregular(
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")
     check_precision(np.concatenate([values for _, values in pairs], axis=1)[None], name)
+    gaps = np.concatenate([np.diff(np.unique(times)) for times, _ in pairs])
+    for i, (times, _) in enumerate(pairs if len(gaps) else ()):
+        check_times(times, float(np.median(gaps)), f"{name}[{i}]")
     longest = max(len(times) for times, _ in pairs)
     found = np.full((len(pairs), widths.pop(), longest), np.nan, dtype=np.float32)
     clock, mask = np.zeros((len(pairs), longest)), np.zeros((len(pairs), longest), dtype=bool)

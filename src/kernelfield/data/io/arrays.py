@@ -21,6 +21,7 @@ __all__ = [
     "as_numbers",
     "check_channels_first",
     "check_precision",
+    "check_times",
     "finite_array",
     "read_array",
     "read_arrays",
@@ -189,6 +190,27 @@ def check_precision(array: np.ndarray, where: str) -> None:
                 f"{where} must hold values that float32 can tell apart, found values around {mean:.6g} with a standard "
                 f"deviation of {deviation:.3g} in channel {channel}; subtract an offset"
             )
+
+
+def check_times(times: np.ndarray, step: float, where: str) -> None:
+    """Raise a ValueError if float64 rounds times by more than a hundredth of a step, as it does with nanoseconds.
+
+    Args:
+        times: finite times, at least one.
+        step: usual gap between them.
+        where: description of the times, for errors.
+
+    >>> check_times(1.7e18 + 300 * np.arange(4.0), 300.0, "a.csv, series 7")
+    Traceback (most recent call last):
+    ValueError: a.csv, series 7 must have times that float64 can tell apart, found times around 1.7e+18 with steps of
+    300; subtract an offset
+    """
+    largest = float(np.abs(times).max())
+    if np.spacing(largest) > PRECISION * step:
+        raise ValueError(
+            f"{where} must have times that float64 can tell apart, found times around {largest:.6g} with steps of "
+            f"{step:g}; subtract an offset"
+        )
 
 
 def _read(path: Path, file: Any, stored: int) -> np.ndarray:

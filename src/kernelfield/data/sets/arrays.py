@@ -16,7 +16,7 @@ from ..io.arrays import check_channels_first, check_precision, finite_array, rea
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
-from ..transforms.split import class_index, divide, moments
+from ..transforms.split import check_trained, class_index, divide, moments
 
 if TYPE_CHECKING:
     import os
@@ -83,6 +83,8 @@ def arrays(
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
     index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
+    if task == "classification" and len(paths) > 1:
+        check_trained(target, index, classes, str(paths[0]))
     # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses those of another.
     small = inputs.dtype in (np.uint8, np.int16)
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))

@@ -14,11 +14,11 @@ from torch import Tensor
 from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale
-from ..io.arrays import check_precision
+from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
-from .split import class_index, divide, moments, pad
+from .split import check_trained, class_index, divide, moments, pad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,6 @@ __all__ = ["Series", "build", "query_targets", "samples_like"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
-#: largest rounding of a time, as a share of a training step
-_ROUNDING = 1e-2
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
 
@@ -133,6 +131,8 @@ def build(
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
     index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
+    if task == "classification" and len(parts) > 1:
+        check_trained(target, index, names, name)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
     if standardize and task != "classification":
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
@@ -233,16 +233,6 @@ def _since(times: np.ndarray, series: Series) -> np.ndarray:
     return np.round(since, 6) if series.dates else since
 
 
-def _check_times(series: Sequence[Series], unit: float) -> None:
-    """Raise a ValueError if float64 rounds times by more than a hundredth of a step, as it does with nanoseconds."""
-    for s in series:
-        if s.times is not None and not s.dates and np.spacing(np.abs(s.times).max()) > _ROUNDING * unit:
-            raise ValueError(
-                f"{s.where}: expected times that float64 can tell apart, found {s.times[-1]:.0f} with steps of "
-                f"{unit:g}; subtract an offset"
-            )
-
-
 def query_targets(series: Sequence[Series]) -> Tensor:
     """Return the targets (n, targets, queries) at the query times, NaN where there is nothing to predict."""
     given = [s.query_values for s in series]
@@ -294,7 +284,9 @@ def _place(
         check_positive("unit", unit)
     else:
         unit = float(np.median(gaps)) if len(gaps) else 1.0
-    _check_times(series, unit)
+    for s in series:
+        if s.times is not None and not s.dates:
+            check_times(s.times, unit, s.where)
     steps = [t / unit for t in times]
     longest = max(len(t) for t in steps)
     last = max(float(t[-1]) for t in steps)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 _LABELS = TensorOf("int", "n") | TensorOf("float", "n")
 
-__all__ = ["check_shares", "class_index", "divide", "hold_out", "moments", "pad"]
+__all__ = ["check_shares", "check_trained", "class_index", "divide", "hold_out", "moments", "pad"]
 
 
 def check_shares(shares: Sequence[float]) -> tuple[float, ...]:
@@ -99,6 +99,28 @@ def hold_out(labels: Tensor, count: int, seed: int = 0) -> tuple[Tensor, Tensor]
     share = count / len(labels)
     train, held, _ = divide(labels, (1 - share, share, 0.0), seed)
     return train, held
+
+
+def check_trained(target: Tensor, index: Sequence[Tensor], classes: Sequence[str], name: str) -> None:
+    """Raise a ValueError if validation or test samples have a class that no training sample has.
+
+    Args:
+        target: (n,) classes of all samples.
+        index: indices of training, validation and test samples.
+        classes: names of the classes.
+        name: name of the data set, for errors.
+
+    >>> check_trained(torch.tensor([0, 1, 2]), [torch.tensor([0, 1]), torch.tensor([], dtype=int), torch.tensor([2])],
+    ...               ["up", "down", "left"], "mine")
+    Traceback (most recent call last):
+    ValueError: mine must have training samples of each class, found 'left' only among others
+    """
+    known = target[index[0]].unique()
+    others = torch.cat([target[i] for i in index[1:]]).unique()
+    unknown = others[~torch.isin(others, known)]
+    if len(unknown):
+        found = classes[int(unknown[0])]
+        raise ValueError(f"{name} must have training samples of each class, found {found!r} only among others")
 
 
 def class_index(names: Sequence[str], known: Sequence[str] | None = None) -> tuple[Tensor, tuple[str, ...]]:
