@@ -12,6 +12,7 @@ from kernelfield.data.base import TargetScale
 from kernelfield.data.io.arrays import as_numbers
 from kernelfield.data.io.files import read_table
 from kernelfield.data.sets.arrays import arrays
+from kernelfield.data.sets.clouds.cloud_folder import read_clouds
 from kernelfield.data.sets.images.image_folder import list_classes
 from kernelfield.data.sets.series.csv_series import csv_series
 from kernelfield.data.sets.series.long_table import read_queries
@@ -42,6 +43,20 @@ def test_a_quotation_mark_that_is_not_closed_does_not_swallow_lines(tmp_path: Pa
     (tmp_path / "b.csv").write_text('label,t0\n"a,1\nb,2\n')
     with pytest.raises(ValueError, match=r"b\.csv, up to line 3"):
         read_table(tmp_path / "b.csv")
+
+
+@pytest.mark.parametrize("mark", [";", "\t"])
+def test_other_marks_between_cells_are_named(mark: str, tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text(f"label{mark}t0{mark}t1\na{mark}0,5{mark}1,5\n")
+    with pytest.raises(ValueError, match="line 1: expected commas between cells"):
+        csv_series(tmp_path / "a.csv")
+
+
+def test_a_cloud_without_extent_is_refused(tmp_path: Path) -> None:
+    for points in (np.zeros((1, 3)), np.ones((9, 3))):
+        np.save(tmp_path / "a.npy", points)
+        with pytest.raises(ValueError, match=r"a\.npy must hold two or more different points"):
+            read_clouds([tmp_path / "a.npy"], 16)
 
 
 def test_a_quoted_cell_may_hold_several_lines(tmp_path: Path) -> None:

@@ -69,6 +69,8 @@ def read_clouds(paths: Sequence[Path], count: int, seed: int = 0) -> Tensor:
     coords = torch.empty(len(paths), count, 3)
     for i, path in enumerate(paths):
         vertices, triangles = _read(path)
+        if bool((vertices == vertices[0]).all()):
+            raise ValueError(f"{path} must hold two or more different points, found one")
         if len(triangles):
             try:
                 found, _ = sample_mesh(vertices, triangles, count, torch.Generator().manual_seed(seed))

@@ -50,6 +50,9 @@ def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
     suffix = path.suffix.lower()
     rows = read_parquet(path) if suffix == ".parquet" else read_table(path, "\t" if suffix == ".tsv" else ",")
     names = [name.strip() for name in rows[0]] if rows else []
+    mark = next((mark for mark in ";\t" if len(names) == 1 and mark in names[0]), None)
+    if mark is not None and suffix == ".csv":
+        raise ValueError(f"{path}, line 1: expected commas between cells and decimal points, found {mark!r}")
     if {name.lower() for name in names} >= LONG:
         names = [name.lower() if name.lower() in (*LONG, "channel") else name for name in names]
     return names, rows[1:]
