@@ -55,9 +55,9 @@ def calibrate(
 
     An interrupted call keeps the parts that it has measured, and those of an earlier call.
 
-    A short measurement scales the shipped constants; a longer one fits them. They are kept only if the methods that they
-    choose for the measured shapes are at least as fast as those chosen before. Half of the time on a GPU is for tensor
-    cores and half precision. This process uses the new costs from then on.
+    A short measurement scales the shipped constants; a longer one fits them. They are kept only if the methods that
+    they choose for the measured shapes are at least as fast as those chosen before. Half of the time on a GPU is for
+    tensor cores and half precision. This process uses the new costs from then on.
 
     Args:
         device: a CPU, with the current number of threads, or a GPU.
