@@ -93,7 +93,7 @@ BENCHMARKS = {
 #: arguments instead of those, with --quick
 QUICK = {
     "sizes": "--quick",
-    "loops": "--networks p4-CNN --batch 2 --ways eager --budget 0.1",
+    "loops": "--kinds networks --only p4-CNN --batch 2 --ways eager --budget 0.1",
     "prediction": "--only p4-CNN --batch 2 --ways eager,frozen --each 0.1",
     "long_conv": "--quick",
     "ccnn_step": "--quick",
@@ -127,7 +127,7 @@ def steps_of(stage: str, quick: bool) -> list[Step]:
         return [Step(Path(test).stem, ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) for test in some]
     small = QUICK if quick else {}
     return [
-        Step(name, [*command.split(), *small.get(name, full).split()], recorded)
+        Step(name, [*command.split(), *small.get(name, full).split()], "" if quick else recorded)
         for name, command, full, recorded in BENCHMARKS[stage]
         if not quick or name in small
     ]
@@ -171,7 +171,8 @@ def run(step: Step, folder: Path, limit: float, keep: bool = False) -> tuple[str
     if report is not None:
         slower, compared = compare(report, json.loads((RESULTS / step.recorded).read_text()))
         step.lines += [f"{compared} times compared with {step.recorded}, {len(slower)} slower", *slower]
-        ended = "failed (slower)" if slower and ended == "ok" else ended
+        if ended == "ok" and (slower or not compared):
+            ended = "failed (slower)" if slower else "failed (no row to compare)"
     return ended, time.perf_counter() - begin
 
 

@@ -96,7 +96,10 @@ def test_stages_name_scripts_that_exist(gpu: ModuleType) -> None:
             steps = gpu.steps_of(stage, quick)
             assert steps
             for step in steps:
-                assert (ROOT / step.command[-1 if stage == "tests" else 0]).exists(), step
+                script = ROOT / step.command[-1 if stage == "tests" else 0]
+                assert script.exists(), step
+                options = [part for part in step.command if part.startswith("--")]
+                assert all(f'"{option}"' in script.read_text() for option in options), step
 
 
 def test_limits_must_name_a_stage(

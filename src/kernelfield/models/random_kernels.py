@@ -108,7 +108,7 @@ class RandomKernels(nn.Module):
             rank = (
                 (torch.arange(1, 1 + each * len(responses), dtype=torch.float64) + start) * (math.sqrt(5) + 1) / 2 % 1
             )
-            quantiles = [torch.quantile(r, q) for r, q in zip(responses, rank.to(x.dtype).view(-1, each), strict=True)]
+            quantiles = [torch.quantile(r, q) for r, q in zip(responses, rank.to(x).view(-1, each), strict=True)]
             drawn.append(torch.stack(quantiles))
         self.biases.copy_(torch.cat(drawn))
 

@@ -198,6 +198,25 @@ def test_a_stopped_measurement_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch
     assert list(kept["training"]["fft"]) == ["1d-depthwise", "2d-depthwise"]
 
 
+def test_costs_that_choose_slower_methods_are_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Times for which the shipped costs choose right, and a fit that takes one method for free."""
+    monkeypatch.setattr("kernelfield.ops.calibration.MOST_ERROR", float("inf"))
+    monkeypatch.setattr("kernelfield.ops.calibration.costs_of", lambda *_: measured.shipped_costs("cpu"))
+    shipped = measured.shipped_costs("cpu")
+
+    def times(calls: dict[str, object], _: torch.device) -> dict[str, float]:
+        return {name: 1e-5 if name == "direct" else 1e-2 for name in calls}
+
+    def fit(method: str, _: object, known: dict[str, Any]) -> dict[str, Any]:
+        return {**known, "rates": [1e-12 if method == "fft" else 1e-3] * len(known["rates"]), "error": 0.0}
+
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", times)
+    monkeypatch.setattr("kernelfield.ops.calibration._fit", fit)
+    result = calibrate(CPU, 0.0, kinds=("1d-depthwise",))
+    assert result.lines[0].count("not changed") == 2
+    assert measured.merged(shipped, result.costs)["forward"] == shipped["forward"]
+
+
 @pytest.mark.parametrize("refused", [torch.OutOfMemoryError, MemoryError], ids=["GPU", "host"])
 def test_shapes_too_large_for_the_device_are_left_out(refused: type, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []

@@ -55,7 +55,8 @@ def calibrate(
 
     An interrupted call keeps the parts that it has measured, and those of an earlier call.
 
-    A short measurement scales the shipped constants; a longer one fits new ones. On a GPU about half of the time is
+    A short measurement scales the shipped constants; a longer one fits new ones. They are kept only if the methods that
+    they choose for the measured shapes are at least as fast as those chosen before. On a GPU about half of the time is
     spent on tensor cores and half precision. This process uses the new costs from then on.
 
     Args:
@@ -134,10 +135,14 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
             if worst > MOST_ERROR:
                 report.append(f"{mode} not kept: half of the shapes are off by {worst:.0%} or more")
                 continue
+            old = _mean_ratio(times, {method: before[mode][method][kind] for method in METHODS})
+            new = _mean_ratio(times, fits)
+            if new > old:  # a few shapes do not determine all constants
+                report.append(f"{mode} {old:.2f}, not changed")
+                continue
             for method, constants in fits.items():
                 target.setdefault(mode, {}).setdefault(method, {})[kind] = constants
-            old = {method: before[mode][method][kind] for method in METHODS}
-            report.append(f"{mode} {_mean_ratio(times, old):.2f} → {_mean_ratio(times, fits):.2f}")
+            report.append(f"{mode} {old:.2f} → {new:.2f}")
         return f"{len(samples)} shapes, time of the choice / best: {', '.join(report)}"
 
     return measure

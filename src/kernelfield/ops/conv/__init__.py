@@ -109,7 +109,7 @@ def _plan(
     training = torch.is_grad_enabled() and (x.requires_grad or kernel.requires_grad)
     device = x.device
     autocast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
-    settings = training, causal, boundary, groups, method, fast_paths(), autocast
+    settings: tuple[Any, ...] = (training, causal, boundary, groups, method, fast_paths(), autocast)
     if device.type == "cuda":  # of the products on tensor cores
         settings = (*settings, torch.get_float32_matmul_precision())
     key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *settings)
