@@ -12,7 +12,7 @@ from ..fields import SIREN, Field, MAGNet, NJet, Table
 from ..fields.base import field_options
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory, kernel_reach
 from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout
 from .registry import register
@@ -82,8 +82,7 @@ class FlexNet(PointClassifier):
     ) -> None:
         super().__init__()
         self.dim = dim
-        if kernel_size is not None:
-            size = (kernel_size + 1) // 2
+        size = kernel_reach(size, kernel_size)
         kernel_field = field_options(
             field,
             default_start="flexconv",
