@@ -197,7 +197,7 @@ SETS: dict[str, list[Plan]] = THIRDS | {
         for kind in ("", "-11", "-15", "-19", "-channel", "-spatial", "-full", "-input", "-co")
     ],
     "self-attention": [
-        Plan(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003"))
+        Plan(f"ch09-rotmnist-{n}", 6, (*SHORT, "training.batch=64", "optimizer.lr=0.003", "model.readout=mean-max"))
         for n in ("z2", "r4", "r8", "r12")
     ],
     "dnarch": [

@@ -31,6 +31,7 @@ NETWORKS: dict[str, tuple[list[int], dict[str, Any]]] = {
     "masks": (SERIES, {"name": "ccnn_4_140", **_SMALL, "sigma": 0.2}),
     "no masks": (SERIES, {"name": "ccnn_4_140", **_SMALL, "sigma": None}),
     "images": (IMAGES, {"name": "ccnn_4_140", **_SMALL}),
+    "image data": (IMAGES, {"name": "ccnn_4_140", **_SMALL}),
     "siren": (SERIES, {"name": "ckcnn_2_30", "channels": 4, "hidden": 4, "norm": "layer"}),
     "architecture": (SERIES, {"name": "dnarch_4_140", **_SMALL, "budget": 1.0}),
     "fixed architecture": (SERIES, {"name": "dnarch_4_140", **_SMALL, "budget": 1.0, "learn": []}),
@@ -58,6 +59,8 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
     "training.patience": ("5", [], "masks", ""),
     "training.average_last": ("3", [], "masks", ""),
     "training.temperature": ("[0.5, 0.1]", [], "partial", "mirror"),
+    "data.padding": ("symmetric", [], "image data", ""),
+    "data.noise": ("shared", [], "image data", ""),
     "test.step": ("[2.0]", [], "partial", "masks"),
     "test.drop": ("0.5", [], "partial", "masks"),
     "test.turn": ("[90]", [], "masks", "images"),
@@ -72,6 +75,8 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
 }
 #: cases in which another setting would give the setting an effect
 OTHER_SETTINGS = {
+    "data.padding": ["data.augment=true"],
+    "data.noise": ["data.name=npcifar10"],
     "schedule.final": ["schedule.name=cosine"],
     "schedule.factor": ["schedule.name=plateau"],
     "schedule.patience": ["schedule.name=plateau"],
@@ -87,7 +92,8 @@ REFUSED_ALONE = ("schedule.final", "schedule.milestones", "schedule.monitor", "s
 def recipe_with(part: str) -> Recipe:
     size, model = NETWORKS[part]
     shape = {"in_channels": 1, "out_channels": 3, "size": size}
-    mapping = {"name": "a", "data": {"name": "digits"}, "shape": shape, "model": model, "training": {"epochs": 3}}
+    data = "cifar10" if part == "image data" else "digits"
+    mapping = {"name": "a", "data": {"name": data}, "shape": shape, "model": model, "training": {"epochs": 3}}
     return recipe_from(mapping)
 
 
@@ -99,6 +105,7 @@ def test_every_setting_of_a_training_is_known_to_act_or_checked() -> None:
     sections = {"optimizer": Optimizer, "schedule": Schedule, "training": Training}
     settings = {f"{name}.{f.name}" for name, kind in sections.items() for f in dataclasses.fields(kind)}
     settings |= {f"test.{kind}" for kind in TESTS} | {"regularizers", "metric"}
+    settings |= {"data.padding", "data.noise"}  # other options of loaders act alone, or the loader refuses them
     assert settings == CHECKED | ALWAYS
     assert not CHECKED & ALWAYS
     assert set(CASES) == CHECKED - {"regularizers"} | {f"regularizers.{name}" for name in REGULARIZERS}

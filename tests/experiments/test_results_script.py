@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from kernelfield.experiments.recipe import list_recipes
+from kernelfield.experiments.effects import check_effects
+from kernelfield.experiments.recipe import find_recipe, list_recipes, with_settings
+from kernelfield.experiments.run import make_network
 from tests.scripts import ROOT, load_script
 
 if TYPE_CHECKING:
@@ -72,6 +74,14 @@ def test_every_plan_is_a_recipe_that_takes_its_settings(script: ModuleType) -> N
         assert plan.recipe in list_recipes()
         made = script.make_row(plan, options, None).resolved()
         assert made.training.epochs == plan.epochs
+
+
+@pytest.mark.slow
+def test_every_setting_of_a_plan_has_an_effect(script: ModuleType) -> None:
+    plans = {(plan.recipe, plan.settings) for plans in script.SETS.values() for plan in plans}
+    for name, settings in sorted(plans):
+        recipe = with_settings(find_recipe(name), list(settings))
+        check_effects(recipe, make_network(recipe))
 
 
 def test_plans_and_settings(script: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

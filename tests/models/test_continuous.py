@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
@@ -54,6 +55,41 @@ class TestCCNNWithResidualBlocksOfFlexNet(ModelContract):
     model = CCNN
     arguments: ClassVar[dict[str, Any]] = {"channels": 4, "blocks": 1, "block": "resnet", "sigma": None}
     dims = (1,)
+
+
+@pytest.mark.parametrize(("dim", "kernel_size", "reach"), [(1, 5, 5), (1, 6, 6), (2, 5, 3)])
+def test_kernels_of_a_ccnn_can_be_shorter_than_the_input(dim: int, kernel_size: int, reach: int) -> None:
+    options: dict[str, Any] = {"dim": dim, "channels": 4, "blocks": 1, "sigma": None}
+    torch.manual_seed(0)
+    net = CCNN(1, 3, size=16, kernel_size=kernel_size, **options)
+    torch.manual_seed(0)
+    same = CCNN(1, 3, size=reach, **options)
+    layer = next(m for m in net.modules() if isinstance(m, ContinuousConv))
+    assert layer.kernel().shape[2:] == (kernel_size,) * dim
+    x = torch.randn(2, 1, *(16,) * dim)
+    torch.testing.assert_close(net.eval()(x), same.eval()(x))
+    assert net.arguments["size"] == 16
+    rebuilt = next(m for m in CCNN(**net.arguments).modules() if isinstance(m, ContinuousConv))
+    assert rebuilt.size == layer.size
+
+
+def test_kernels_with_a_centre_have_an_odd_number_of_points() -> None:
+    with pytest.raises(ValueError, match=r"\bkernel_size must be odd .*got 4"):
+        CCNN(1, 3, dim=2, size=16, channels=4, blocks=1, kernel_size=4)
+
+
+def test_a_shorter_kernel_keeps_the_published_frequencies_envelopes_and_masks() -> None:
+    """33 points span [-1, 1] in chapter 3's code, 16/17 of ``size`` = 17 steps here, and ½ of 32 steps by default."""
+    options: dict[str, Any] = {"dim": 2, "size": 32, "channels": 4, "blocks": 1, "omega_0": 900.0}
+    torch.manual_seed(0)
+    whole = CCNN(1, 3, sigma=0.5 * 0.2, **options)
+    torch.manual_seed(0)
+    part = CCNN(1, 3, sigma=16 / 17 * 0.2, kernel_size=33, field=partial(MAGNet, beta=16 / 17), **options)
+    first, second = (net.stem.depthwise for net in (whole, part))
+    torch.testing.assert_close(first.field.frequency / 32, second.field.frequency / 17)
+    torch.testing.assert_close(first.field.gamma / 32, second.field.gamma / 17)
+    torch.testing.assert_close(first.mask.sigma * 32, second.mask.sigma * 17)
+    torch.testing.assert_close(first.field.mean * 32, second.field.mean * 17)
 
 
 SEQUENCE = {"in_channels": 1, "out_channels": 10, "size": 784}

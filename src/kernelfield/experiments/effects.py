@@ -115,12 +115,25 @@ _TESTS: dict[str, Callable[[Recipe, nn.Module], str]] = {
     ),
 }
 
+
+def _noise(recipe: Recipe) -> str:
+    form = recipe.data.get("form", "noise-padded" if recipe.data["name"].startswith("np") else "image")
+    return "" if form == "noise-padded" else "data.form is not noise-padded"
+
+
+#: options of loaders that act only beside another one: their default and the reason
+_DATA: dict[str, tuple[str, Callable[[Recipe], str]]] = {
+    "padding": ("zero", lambda recipe: "" if recipe.data.get("augment") else "data.augment is false"),
+    "noise": ("fresh", _noise),
+}
+
 #: settings that can be without effect; those of the schedule depend on its name
 CHECKED = frozenset(
     [f"optimizer.{key}" for key in _OPTIMIZER]
     + [f"schedule.{key}" for key in Schedule.owners]
     + [f"training.{key}" for key in _TRAINING]
     + [f"test.{key}" for key in _TESTS]
+    + [f"data.{key}" for key in _DATA]
     + ["regularizers"]
 )
 #: settings that always act, or that are refused elsewhere where they cannot
@@ -160,6 +173,9 @@ def without_effect(recipe: Recipe, network: nn.Module, data: Data | None = None)
     for key, test_reason in _TESTS.items():
         if recipe.test.get(key) not in (None, []):
             found[f"test.{key}"] = test_reason(recipe, network)
+    for key, (default, data_reason) in _DATA.items():
+        if recipe.data.get(key, default) != default:
+            found[f"data.{key}"] = data_reason(recipe)
     return {key: reason for key, reason in found.items() if reason}
 
 
@@ -200,7 +216,7 @@ def effective(recipe: Recipe, network: nn.Module, data: Data | None = None) -> R
     for section, usual in (("optimizer", Optimizer()), ("schedule", Schedule()), ("training", Training())):
         keys = [key.partition(".")[2] for key in found if key.startswith(f"{section}.")]
         changes[section] = replace(getattr(recipe, section), **{key: getattr(usual, key) for key in keys})
-    for section in ("regularizers", "test"):
+    for section in ("data", "regularizers", "test"):
         values = getattr(recipe, section)
         changes[section] = {key: value for key, value in values.items() if f"{section}.{key}" not in found}
     return replace(recipe, **changes)

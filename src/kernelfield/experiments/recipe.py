@@ -61,8 +61,8 @@ class Recipe:
         optimizer: optimiser and its settings.
         schedule: learning-rate schedule.
         training: length, batch size, precision and similar settings.
-        regularizers: weights by name, "kernel_l2", "aliasing", "monotonicity", "complexity", "wavelet"; or
-            ``{weight: …}`` with further arguments.
+        regularizers: weights by name, "kernel_l2", "kernel_norm", "aliasing", "augerino", "monotonicity", "complexity",
+            "wavelet"; or ``{weight: …}`` with further arguments.
         metric: metric that selects the best epoch and is reported; by default the main metric of the task.
         published: published numbers by metric, in percent where the metric is a share.
         test: further tests of the trained network: lists of ``step``, ``drop``, ``turn`` and ``speed``; and ``data``,

@@ -26,7 +26,7 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .kernel_arguments import KERNEL_KINDS
+from .kernel_arguments import KERNEL_KINDS, kernel_reach
 from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
 from .registry import register
@@ -64,6 +64,9 @@ class CCNN(PointClassifier):
             half of the Nyquist frequency of ``size``, so that the network works at other resolutions too.
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
+        kernel_size: number of points of the kernels, odd unless they are causal; by default they reach over the whole
+            input. It takes the place of ``size`` in ``omega_0`` and ``sigma``: 1 is then the half of a kernel with its
+            centre, (kernel_size + 1)/2 steps, or all of a causal one.
         mask: another mask in place of the Gaussian, or a class or function that makes one from ``dim``; each layer has
             its own copy (:class:`FlexConv`).
         causal: whether convolutions are causal; by default only for dim 1.
@@ -100,6 +103,7 @@ class CCNN(PointClassifier):
 
     @checked(
         **KERNEL_KINDS,
+        kernel_size=Int(1) | None,
         blocks=Int(0, 10_000),
         block=Choice(*BLOCKS),
         norm=Choice(*NORMS),
@@ -124,6 +128,7 @@ class CCNN(PointClassifier):
         omega_0: float | None = None,
         start: str | None = None,
         sigma: float | None = 0.0375,
+        kernel_size: int | None = None,
         mask: Callable[..., Mask] | Mask | None = None,
         causal: bool | None = None,
         block: str = "ccnn",
@@ -152,7 +157,8 @@ class CCNN(PointClassifier):
         self.kernel_network = build_field(kernel_field, dim, hidden) if shared_field else None
         if self.kernel_network is not None:
             kernel_field = partial(SharedField, network=self.kernel_network)
-        kernel: dict[str, Any] = {"size": size, "field": kernel_field, "sigma": sigma, "mask": mask, "causal": causal}
+        reach = kernel_reach(size, kernel_size, causal=causal)
+        kernel: dict[str, Any] = {"size": reach, "field": kernel_field, "sigma": sigma, "mask": mask, "causal": causal}
         make_conv: Callable[..., nn.Module] = partial(SeparableConv, dim=dim, **kernel, **options)
         self.embedding = None
         if vocabulary is not None:

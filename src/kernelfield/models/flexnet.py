@@ -12,7 +12,7 @@ from .._signature import with_arguments_of
 from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory, kernel_reach
 from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout
 from .registry import register
@@ -77,9 +77,7 @@ class FlexNet(PointClassifier):
     ) -> None:
         super().__init__()
         self.dim = dim
-        if kernel_size is not None:
-            size = (kernel_size + 1) // 2
-        make_conv = conv_factory(dim=dim, size=size, **options)
+        make_conv = conv_factory(dim=dim, size=kernel_reach(size, kernel_size), **options)
         outs = [round(channels * w) for w in widths]
         if min(outs) < 1:
             raise ValueError(f"widths must leave at least one of {channels} channels, got {tuple(widths)}")

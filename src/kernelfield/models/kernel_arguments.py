@@ -12,13 +12,13 @@ from ..fields.base import field_options
 from ..layers import CKConv, FlexConv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
     from ..masks import Mask
 
-__all__ = ["KERNEL_FIELDS", "KERNEL_KINDS", "conv_factory"]
+__all__ = ["KERNEL_FIELDS", "KERNEL_KINDS", "conv_factory", "kernel_reach"]
 
 #: kinds of the arguments that describe kernels; see :func:`kernelfield._arguments.checked`
 KERNEL_KINDS: dict[str, Kind] = {
@@ -30,6 +30,23 @@ KERNEL_KINDS: dict[str, Kind] = {
 }
 #: the fields with which chapter 5 compares MAGNet
 KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+
+
+def kernel_reach(size: int | Sequence[int], kernel_size: int | None, *, causal: bool = False) -> int | Sequence[int]:
+    """Return how far kernels of ``kernel_size`` points reach, in training steps; ``size`` if it is not given.
+
+    A kernel of k points ends (k - 1)/2 steps from its centre, and a causal one k - 1 steps in the past.
+
+    >>> kernel_reach(32, 33), kernel_reach(32, 33, causal=True), kernel_reach(32, None)
+    (17, 33, 32)
+    """
+    if kernel_size is None:
+        return size
+    if causal:
+        return kernel_size
+    if kernel_size % 2 == 0:
+        raise ValueError(f"kernel_size must be odd for kernels with a centre, got {kernel_size}")
+    return (kernel_size + 1) // 2
 
 
 @checked(**KERNEL_KINDS, default_start=TEXT)
