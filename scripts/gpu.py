@@ -63,6 +63,7 @@ TESTS = (
     "tests/streaming/test_static_step.py",
     "tests/experiments/test_cuda_graph.py",
     "tests/layers/points/test_gridify.py",
+    "tests/models/test_random_kernels.py",
     "tests/test_sklearn_gpu.py",
 )
 #: folders whose files are steps of their own, because their kernels take minutes to compile

@@ -107,3 +107,12 @@ def test_samples_without_observed_positions_have_finite_features_and_give_no_thr
     assert all(len(responses) == 20 for responses in first)
     with pytest.raises(ValueError, match="mask must"):
         features.draw_biases(x, torch.zeros_like(mask))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_thresholds_are_drawn_on_a_gpu() -> None:
+    features = RandomKernels(2, size=24, kernels=20).cuda()
+    x = torch.randn(6, 2, 24, device="cuda")
+    features.draw_biases(x, torch.rand(6, 24, device="cuda") < 0.7)
+    assert features(x).is_cuda
+    assert features.biases.abs().sum() > 0
