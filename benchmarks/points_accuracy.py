@@ -4,6 +4,7 @@
     python benchmarks/points_accuracy.py --data .data --epochs 1 --splits 1 --networks gridified    # a trial
     python benchmarks/points_accuracy.py --data .data --sets furniture --workers 4
     python benchmarks/points_accuracy.py --data .data --epochs 10 --limit 120           # stops after two minutes
+    python benchmarks/points_accuracy.py --data .data --networks gridified-6 --only 3   # one split of five
 
 Every network is trained by its recipe (``ch04-furniture-gridified`` and so on; PointNet++ by the gridified network's,
 with its own learning rate), all splits in a process of their own, several networks at a time on one device. Writes one
@@ -33,6 +34,8 @@ NETWORKS: dict[str, dict[str, tuple[str, dict[str, Any]]]] = {
         "gridified": ("ch04-furniture-gridified", {}),
         "ccnn": ("ch04-furniture-ccnn-4-32", {}),
         "pointnet2": ("ch04-furniture-gridified", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
+        "gridified-6": ("ch04-furniture-gridified-6", {}),
+        "pointnet2-256": ("ch04-furniture-gridified-6", {"model": {"name": "pointnet2"}, "optimizer.lr": 0.001}),
         "ccnn-voxels": ("ch03-furniture-voxels-ccnn-4-32", {}),
     },
     "chair_monitor": {
@@ -75,7 +78,7 @@ def job(data: str, network: str, options: argparse.Namespace) -> None:
         settings["training.epochs"] = options.epochs
     changed = with_settings(recipe_from(mapping), settings)
     longest = 0.0
-    for split in splits_of(data, options):
+    for split in splits_of(data, options) if options.only is None else options.only:
         begin = time.time()
         if begin + longest > options.until:
             print(f"{data} {network}: no time for split {split}", flush=True)
@@ -100,6 +103,7 @@ def start(data: str, network: str, options: argparse.Namespace) -> None:
     command += ["--runs", str(options.runs), "--results", str(options.results), "--until", str(options.until)]
     command += ["--workers", str(options.workers), "--splits", str(options.splits)]
     command += [] if options.epochs is None else ["--epochs", str(options.epochs)]
+    command += [] if options.only is None else ["--only", *map(str, options.only)]
     command += [] if not options.set else ["--set", *options.set]
     options.runs.mkdir(parents=True, exist_ok=True)
     says = options.runs / f"points-{data}-{network}.txt"
@@ -140,7 +144,7 @@ def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, A
     }
     every = [run["metrics"]["test"]["accuracy"] for run in found]
     spread = statistics.stdev(every) if len(every) > 1 else 0.0
-    names = {"pointnet2": "PointNet++"}
+    names = {"pointnet2": "PointNet++", "pointnet2-256": "PointNet++, 256 points"}
     found[0].pop("data_folder", None)
     result = {**found[0], "metrics": metrics, "seconds": round(statistics.fmean(run["seconds"] for run in found), 2)}
     notes = f"{options.workers} at a time on one device"
@@ -151,7 +155,7 @@ def collect(data: str, network: str, options: argparse.Namespace) -> dict[str, A
     )
     if network in names:
         kind = data.replace("_", "-")
-        result |= {"recipe": f"ch04-{kind}-pointnet2", "title": f"{found[0]['title'].split(',')[0]}, {names[network]}"}
+        result |= {"recipe": f"ch04-{kind}-{network}", "title": f"{found[0]['title'].split(',')[0]}, {names[network]}"}
         notes += "; benchmarks/points_accuracy.py"
     changes = {**EVERYWHERE, **{k: v for k, v in NETWORKS[data][network][1].items() if "." in k}}
     changes |= {} if options.epochs is None else {"training.epochs": options.epochs}
@@ -165,6 +169,7 @@ def main() -> None:
     parser.add_argument("--sets", nargs="+", choices=[*NETWORKS], default=[*NETWORKS])
     parser.add_argument("--networks", nargs="+", choices=[*NETWORKS["furniture"]], default=[*NETWORKS["furniture"]])
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--only", type=int, nargs="+", help="train only these splits, numbers from 0")
     parser.add_argument("--epochs", type=int, help="instead of the recipes'")
     parser.add_argument("--workers", type=int, default=7, help="networks at a time")
     parser.add_argument("--runs", type=Path, default=Path("runs"))
