@@ -159,7 +159,7 @@ def test_irregular_times(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", arrays["inputs"])
     with pytest.raises(
         ValueError,
-        match=r"x\.npy must hold the coordinates of its samples.*id, time, channel and value.*\.npz with inputs",
+        match=r"file must hold the coordinates of its samples.*id, time, channel and value.*\.npz with inputs.*x\.npy",
     ):
         of(recipe, tmp_path / "x.npy", data)
     np.savez(tmp_path / "bad.npz", inputs=arrays["inputs"], coords=arrays["coords"][:, :3])

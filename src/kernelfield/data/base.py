@@ -57,11 +57,15 @@ class TargetScale:
         if bool(((mean.abs() > LARGEST) | (std > LARGEST)).any()):
             largest = float(values.nan_to_num().abs().max())
             raise ValueError(
-                f"{name} must have a mean and a deviation up to {LARGEST:g}, got {largest:.3g}; rescale it"
+                f"{name} must have a mean and a standard deviation up to {LARGEST:g}, got {largest:.3g}; rescale it"
             )
         small = (std > 0) & (std <= SMALLEST) & (std > 1e-9 * mean.abs())  # a constant may vary by rounding
         if bool(small.any()) and bool((std[small] <= ROUNDING).all()):
-            warnings.warn(f"{name} varies by {float(std[small][0]):.3g} only and counts as constant", stacklevel=3)
+            warnings.warn(
+                f"{name} varies by only {float(std[small][0]):.3g} and counts as constant; rescale it if that is no "
+                "rounding error",
+                stacklevel=3,
+            )
         elif bool(small.any()):
             raise ValueError(
                 f"{name} must have a standard deviation above {SMALLEST:g}, got {float(std[small][0]):.3g}; rescale it"

@@ -14,6 +14,7 @@ from ..._object_kinds import CALLABLE, TensorOf
 from ..backend import recompute
 from ..conv.shape import is_symbolic
 from .chunks import chunk_values
+from .finite import may_read
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -172,10 +173,9 @@ def _call(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
 
 
 def _packs(edges: Edges) -> bool:
-    """Return whether padding among the edges is dropped; on a GPU the host would have to wait for their number."""
+    """Return whether to drop padding among the edges. That needs their number: not on a GPU or in a traced graph."""
     return (
-        edges.valid.device.type == "cpu"
-        and not torch.compiler.is_compiling()
+        may_read(edges.valid)
         and not is_symbolic(*edges.valid.shape)
         and not torch._C._are_functorch_transforms_active()  # noqa: SLF001
     )
