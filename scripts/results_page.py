@@ -109,7 +109,13 @@ LEVEL = 0.3
 
 MACHINES = {"NVIDIA H200": "an H200", "x86_64": "a CPU"}
 #: metrics other than accuracy: how a row names them
-METRICS = {"auc": "AUC", "psnr": "PSNR in dB", "mse": "mean squared error", "l2": "relative l² error"}
+METRICS = {
+    "auc": "AUC",
+    "iou": "mean intersection over union in percent",
+    "psnr": "PSNR in dB",
+    "mse": "mean squared error",
+    "l2": "relative l² error",
+}
 CHAPTERS = {
     2: "CKConv",
     3: "CCNN",

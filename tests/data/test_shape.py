@@ -18,6 +18,8 @@ LOADED: list[tuple[str, dict[str, Any]]] = [
     ("digits", {}),
     ("digits", {"resolution": 16, "sequence": True}),
     ("rotated_digits", {}),
+    ("digit_masks", {}),
+    ("digit_masks", {"resolution": 17}),
     ("six_or_nine", {}),
     ("shapes", {"resolution": 24, **FEW}),
     ("listops", {"min_length": 20, "max_length": 60, **FEW}),

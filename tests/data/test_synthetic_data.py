@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from kernelfield.data.sets.images.digit_masks import digit_masks
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.data.sets.images.rotated_mnist import rotated_digits, six_or_nine
 from kernelfield.data.sets.physics.darcy import darcy_synthetic
@@ -32,6 +33,7 @@ MADE = {
     "listops": lambda **k: listops(min_length=5, max_length=40, max_depth=4, max_args=4, **FEW, **k),
     "pathfinder": lambda **k: pathfinder(24, **FEW, **k),
     "darcy_synthetic": lambda **k: darcy_synthetic(8, solve_at=8, **FEW, **k),
+    "digit_masks": lambda **k: digit_masks(8, **k),
     "digits": lambda **k: digits(8, **k),
     "rotated_digits": lambda **k: rotated_digits(8, **k),
     "six_or_nine": lambda **k: six_or_nine(8, **k),

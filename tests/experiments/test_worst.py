@@ -14,6 +14,7 @@ from kernelfield.data.base import Data, Split, TargetScale
 from kernelfield.data.transforms.batch import ScaleTarget
 from kernelfield.experiments import finish
 from kernelfield.experiments.finish import worst_samples
+from kernelfield.experiments.metrics import IGNORED
 from kernelfield.experiments.progress import summary
 from kernelfield.experiments.run import Run, make_network, make_task
 from kernelfield.experiments.task import Task
@@ -34,6 +35,17 @@ class Mean(nn.Module):
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
         return self.scale * x.flatten(2).mean(dim=2)
+
+
+class Scale(nn.Module):
+    """Return the input times a number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor | None = None) -> torch.Tensor:
+        return self.scale * x
 
 
 def test_worst_samples_come_first_with_their_classes() -> None:
@@ -57,6 +69,38 @@ def test_errors_of_a_regression_are_in_its_own_unit(tmp_path: Path) -> None:
     assert found[0].caption.startswith("true 900, predicted")
     plot_samples([(sample.inputs, sample.caption) for sample in found], tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_masks_of_the_worst_images_show_what_is_true_and_what_is_predicted(tmp_path: Path) -> None:
+    """Scores are the channels themselves; masked and ignored pixels neither count nor are drawn."""
+    inputs = torch.zeros(3, 2, 4, 4)
+    inputs[:, 0] = 1.0  # class 0 everywhere
+    target = torch.zeros(3, 4, 4, dtype=torch.long)
+    target[1, :2] = 1  # half of the pixels are wrong
+    target[2, 0] = 1  # a fourth, which the mask hides
+    target[0, 3] = IGNORED
+    mask = target != 1
+    mask[1] = True
+    split = Split(inputs, target, mask=mask)
+    data = Data.from_splits("x", [split, None, split], "segmentation", classes=("a", "b"))
+    found = worst_samples(Task(Scale(), "segmentation", out_channels=2), data, count=3, batch=2)
+    assert found[0].index == 1
+    assert [sample.caption.split()[0] for sample in found] == ["50.0%", "0.0%", "0.0%"]
+    assert found[0].classes is not None
+    assert torch.equal(found[0].classes[0], target[1])
+    assert torch.equal(found[0].classes[1], torch.zeros(4, 4, dtype=torch.long))
+    hidden = {sample.index: int((sample.classes[1] == IGNORED).sum()) for sample in found if sample.classes}
+    assert hidden == {0: 4, 1: 0, 2: 4}
+    panels = [panel for sample in found for panel in sample.panels()]
+    assert [caption for _, caption in panels[1:3]] == ["true", "predicted"]
+    plot_samples(panels, tmp_path / "x.png", columns=3)
+    assert (tmp_path / "x.png").stat().st_size > 1000
+
+
+def test_classes_along_a_sequence_have_no_pictures() -> None:
+    split = Split(torch.zeros(2, 2, 4), torch.zeros(2, 4, dtype=torch.long))
+    data = Data.from_splits("x", [split, None, split], "segmentation", classes=("a", "b"))
+    assert worst_samples(Task(Scale(), "segmentation", out_channels=2), data) == []
 
 
 @pytest.mark.parametrize("name", ["waves", "synthetic"])

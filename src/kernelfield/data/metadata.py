@@ -13,7 +13,7 @@ from .base import TENSORS, Data, Split, TargetScale
 from .transforms import batch as batches
 from .transforms import clouds, log_mel, to_sequence
 
-__all__ = ["changed_metadata", "from_metadata", "metadata", "samples_record"]
+__all__ = ["changed_metadata", "from_metadata", "metadata", "same_samples", "samples_record"]
 
 FORMAT = 1
 #: transforms that can be stored, by name
@@ -100,9 +100,11 @@ def from_metadata(values: dict[str, Any]) -> Data:
 
 @checked()
 def samples_record(data: Data) -> dict[str, Any]:
-    """Return the number of samples in each split, and a checksum of their targets and of the names of the classes.
+    """Return the number of samples in each split, and checksums of their targets and of the names of the classes.
 
     If a file is added to a folder, its samples are split again. The record then differs, but the shapes are the same.
+    ``sha256`` covers the first value of each target. Targets with several classes, such as one per pixel, have the
+    checksum ``classes`` of all their values too: the first pixel of most masks is background.
 
     >>> from kernelfield.data import load
     >>> record = samples_record(load("digits"))
@@ -110,14 +112,31 @@ def samples_record(data: Data) -> dict[str, Any]:
     (1294, True, False)
     """
     digest = hashlib.sha256("\n".join(data.classes).encode())
+    whole = hashlib.sha256()
     record: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         split = getattr(data, name)
         record[name] = 0 if split is None else len(split)
         if record[name]:
-            # The first value of each target, since those of images may be large.
             digest.update(split.target.reshape(len(split), -1)[:, 0].contiguous().cpu().numpy().tobytes())
-    return {**record, "sha256": digest.hexdigest()}
+            if _has_classes(split):
+                whole.update(split.target.contiguous().cpu().numpy().data)
+    several = {"classes": whole.hexdigest()} if _has_classes(data.train) else {}
+    return {**record, "sha256": digest.hexdigest(), **several}
+
+
+def _has_classes(split: Split) -> bool:
+    """Return whether each target consists of several classes. Values that are computed may differ in rounding."""
+    return len(split) > 0 and split.target.numel() > len(split) and not split.target.is_floating_point()
+
+
+def same_samples(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Return whether two results of :func:`samples_record` agree; those of earlier versions have fewer checksums.
+
+    >>> same_samples({"train": 8, "sha256": "0a"}, {"train": 8, "sha256": "0a", "classes": "1b"})
+    True
+    """
+    return all(one[name] == other[name] for name in one.keys() & other.keys())
 
 
 def changed_metadata(then: dict[str, Any], now: dict[str, Any] | None) -> str:

@@ -19,7 +19,7 @@ from .sets.audio import sound_folder as sound
 from .sets.audio import speech_commands as speech
 from .sets.clouds import cloud_folder as clouds
 from .sets.clouds import furniture, modelnet, shapenet_part
-from .sets.images import cifar, digits, imagenet_k, mnist, pcam, stl10
+from .sets.images import cifar, digit_masks, digits, imagenet_k, mnist, pcam, stl10
 from .sets.images import image_folder as image_folders
 from .sets.images import photograph as photographs
 from .sets.images import rotated_mnist as rotated
@@ -242,6 +242,12 @@ register(
 )
 register(
     "rotated_digits", rotated.rotated_digits, "bundled digits, each rotated by a random angle", shapes_of.images(1, 10)
+)
+register(
+    "digit_masks",
+    digit_masks.digit_masks,
+    "rotated digits on a noisy canvas: to which digit does each pixel belong?",
+    shapes_of.images(1, 10, "segmentation"),
 )
 register(
     "six_or_nine",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
 from .._kinds import PATH, ListOf
+from ..data.metadata import same_samples
 from .metrics import is_better
 from .results import shown
 from .run import Run
@@ -102,7 +103,7 @@ def _compare_samples(runs: Sequence[tuple[str, Run, dict[str, Any]]]) -> None:
             continue
         source = repr(sorted((key, value) for key, value in recipe.items() if key.startswith("data.")))
         first, there = known.setdefault(source, (name, record))
-        if record != there:
+        if not same_samples(record, there):
             warnings.warn(
                 f"{first} and {name} have different samples of the same data ({there['test']} and {record['test']} "
                 "for testing), so their scores are not comparable",

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..models import DNArch
 from .evaluation import evaluate
+from .metrics import IGNORED, observed_target, target_of
 from .processes import split_over
 from .robustness import other_data_tests, run_tests
 from .run import machine, make_task
@@ -180,7 +181,8 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
         first = data.test.batch(torch.zeros(1, dtype=torch.long, device=data.test.inputs.device))
         plot_sample(network, first.inputs.cpu(), run.folder / "attention.png")
     if worst:
-        plot_samples([(sample.inputs, sample.caption) for sample in worst], run.folder / "worst.png")
+        panels = [panel for sample in worst for panel in sample.panels()]
+        plot_samples(panels, run.folder / "worst.png", columns=4 if len(panels) == len(worst) else 6)
     write_report(run.folder, network, result, run.read_rows("metrics.csv"), run.read_rows("masks.csv"))
 
 
@@ -234,17 +236,27 @@ class WorstSample:
     Args:
         index: its position in the split.
         inputs: (channels, *space) input of the network, on the CPU.
-        caption: the true target, the prediction and its probability.
+        caption: the true target, the prediction and its probability; or the share of wrong pixels.
+        classes: for a segmentation, the true and the predicted class of each pixel, with ``IGNORED`` for those that do
+            not count.
     """
 
     index: int
     inputs: Tensor
     caption: str
+    classes: tuple[Tensor, Tensor] | None = None
+
+    def panels(self) -> list[tuple[Tensor, str]]:
+        """Return the pictures of the sample with their captions: its input, then its true and predicted classes."""
+        masks = [] if self.classes is None else list(zip(self.classes, ("true", "predicted"), strict=True))
+        return [(self.inputs, self.caption), *masks]
 
 
 @torch.no_grad()
 def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -> list[WorstSample]:
-    """Return the test samples with the largest loss, the worst first; none for tasks with a target per position.
+    """Return the test samples with the largest loss, the worst first.
+
+    There are none for points and query times, for tasks with a value per position, and for classes along a sequence.
 
     Args:
         task: the trained task.
@@ -253,7 +265,8 @@ def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -
         batch: samples per batch.
     """
     split = data.test
-    if task.task not in ("classification", "regression") or split.coords is not None or split.inputs.dim() < 3:
+    axes = {"classification": 1, "regression": 1, "segmentation": 2}.get(task.task)  # least number of spatial axes
+    if axes is None or split.coords is not None or split.at is not None or split.inputs.dim() < 2 + axes:
         return []
     device = next(task.network.parameters()).device
     task.eval()
@@ -263,8 +276,10 @@ def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -
         part = split.batch(slice(start, start + batch)).to(device)
         prediction = task(part)
         losses.append(_losses(task.task, prediction, part).cpu())
-        outputs.append(prediction.cpu())
-        targets.append(part.target.cpu())  # type: ignore[union-attr]
+        target = observed_target(target_of(part), part.mask) if task.task == "segmentation" else target_of(part)
+        # The classes of all pixels fit in memory where their scores may not.
+        outputs.append((prediction.argmax(dim=1) if task.task == "segmentation" else prediction).cpu())
+        targets.append(target.cpu())
         scale = part.scale
     output, target = torch.cat(outputs), torch.cat(targets)
     if scale is not None:
@@ -276,7 +291,10 @@ def worst_samples(task: Task, data: Data, *, count: int = 8, batch: int = 256) -
         inputs = seen.inputs[0].cpu()
         if seen.mask is not None:
             inputs = inputs.masked_fill(~seen.mask[0].cpu(), float("nan"))
-        found.append(WorstSample(i, inputs, _caption(task.task, output[i], target[i], data.classes)))
+        classes = None
+        if task.task == "segmentation":
+            classes = target[i], torch.where(target[i] == IGNORED, IGNORED, output[i])
+        found.append(WorstSample(i, inputs, _caption(task.task, output[i], target[i], data.classes), classes))
     return found
 
 
@@ -285,6 +303,10 @@ def _losses(task: str, prediction: Tensor, batch: Batch) -> Tensor:
     assert batch.target is not None
     if task == "classification":
         return F.cross_entropy(prediction, batch.target, reduction="none")
+    if task == "segmentation":
+        target = observed_target(batch.target, batch.mask)
+        total = F.cross_entropy(prediction, target, ignore_index=IGNORED, reduction="none").flatten(1).sum(dim=1)
+        return total / (target != IGNORED).flatten(1).sum(dim=1).clamp(min=1)
     return (prediction - batch.target.view_as(prediction)).square().flatten(1).mean(dim=1)
 
 
@@ -293,5 +315,8 @@ def _caption(task: str, output: Tensor, target: Tensor, classes: Sequence[str]) 
         predicted, truth = int(output.argmax()), int(target)
         names = [classes[i] if i < len(classes) else str(i) for i in (truth, predicted)]
         return f"true {names[0]}, predicted {names[1]} ({float(output.softmax(dim=0)[predicted]):.0%})"
+    if task == "segmentation":
+        seen = target != IGNORED
+        return f"{float((output != target)[seen].float().mean()) if bool(seen.any()) else 0:.1%} of the pixels wrong"
     values = [", ".join(f"{v:.3g}" for v in t.flatten()[:3].tolist()) for t in (target, output)]
     return f"true {values[0]}, predicted {values[1]}"

@@ -14,7 +14,7 @@ from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import changed_metadata, from_metadata, metadata, samples_record
+from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
@@ -290,7 +290,7 @@ def check_same_data(run: Run, data: Data, remedy: str) -> None:
     then, now = stored.get("samples"), samples_record(data)
     if then is None:
         return
-    if then == now:
+    if same_samples(then, now):
         changed = changed_metadata(stored, metadata(data))
         if not changed:
             return

@@ -268,7 +268,9 @@ class TrainedRun:
         if task == "multilabel":
             return [{"probabilities": shares(row)} for row in outputs.double().sigmoid().tolist()]
         if task == "segmentation":
-            labels = np.array([int(name) if name.removeprefix("-").isdecimal() else name for name in names], object)
+            # Numbers only if all names are numbers: beside "background", the name "0" is a word too.
+            numbered = all(name.removeprefix("-").isdecimal() for name in names)
+            labels = np.array([int(name) if numbered else name for name in names], object)
             return [{"classes": row} for row in labels[outputs.argmax(dim=1).numpy()].tolist()]
         if task == "language":
             return [{"classes": row} for row in outputs.argmax(dim=1).tolist()]

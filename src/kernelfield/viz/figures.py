@@ -50,8 +50,10 @@ def render_figure(figure: Any, file: Any, **options: Any) -> None:
 def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, columns: int = 4) -> None:
     """Plot samples with their captions: series as curves, images, and the middle slice of volumes.
 
+    Integers are classes: each class has the same colour in all pictures, and negative ones are left white.
+
     Args:
-        samples: (channels, *space) values, NaN where missing, and a caption for each.
+        samples: (channels, *space) values, NaN where missing, or (rows, columns, …) classes; and a caption for each.
         path: file to write; its suffix sets the format.
         columns: number of samples per row.
     """
@@ -62,13 +64,27 @@ def plot_samples(samples: Sequence[tuple[Tensor, str]], path: str | Path, *, col
     rows = math.ceil(len(samples) / columns)
     figure = Figure(figsize=(2.6 * columns, 2.1 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).flatten()
+    classes = [values for values, _ in samples if not values.is_floating_point()]
+    most = max((int(values.max()) for values in classes), default=0)
     for axes, (values, caption) in zip(grid, samples, strict=False):
-        _draw(axes, values.float())
+        if values.is_floating_point():
+            _draw(axes, values.float())
+        else:
+            _draw_classes(axes, values, most)
         axes.set_title(caption, fontsize=7)
         axes.tick_params(labelsize=6)
     for axes in grid[len(samples) :]:
         axes.set_axis_off()
     save_figure(figure, path, dpi=110)
+
+
+def _draw_classes(axes: Any, values: Tensor, most: int) -> None:
+    while values.dim() > 2:
+        values = values[values.shape[0] // 2]
+    shown = values.float().masked_fill(values < 0, float("nan")).numpy()
+    axes.imshow(shown, cmap="tab10" if most < 10 else "turbo", vmin=0, vmax=max(9, most), interpolation="nearest")
+    axes.set_xticks([])
+    axes.set_yticks([])
 
 
 def _draw(axes: Any, values: Tensor) -> None:

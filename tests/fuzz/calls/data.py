@@ -111,6 +111,7 @@ _SMALL: dict[str, dict[str, Any]] = {
     "copy_memory": {"T": 8, **_FEW},
     "csv_series": {"root": _file("wide.csv")},
     "darcy_synthetic": {"resolution": 4, "solve_at": 8, **_FEW},
+    "digit_masks": {"resolution": 8, "validation": 10},
     "digits": {"validation": 10},
     "image_folder": {"root": _classes("image.png")},
     "listops": {"min_length": 5, "max_length": 30, "max_depth": 3, "max_args": 4, **_FEW},
