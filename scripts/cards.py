@@ -1,6 +1,7 @@
 """Measure the efficiency cards of all pretrained weights, and write the page that shows them.
 
     python scripts/cards.py measure [--accelerator cuda] [--seconds 0.3]          # writes cards.json
+    python scripts/cards.py count                            # counts the operations of all cards again, on the CPU
     python scripts/cards.py shares [--accelerator cuda] [--weights A,B] [--limit 120]  # writes card-shares.json
     python scripts/cards.py page                             # writes docs/guides/cards.md and its pictures
 
@@ -19,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kernelfield.experiments.card import measure_weight_card
+from kernelfield.experiments.card import count_weight_operations, measure_weight_card
 from kernelfield.experiments.card_text import card_rows, format_count, format_energy, format_score, format_time
 from kernelfield.experiments.shares import DATA_SHARES, measure_shares
 from kernelfield.experiments.weight import weight_recipe
@@ -71,9 +72,10 @@ Measure your own network or a weight on your own machine:
 
 ![Parameters, operations and time of all weights](../images/cards.png)
 
-Operations are counted. The time of a prediction is measured in float32, for one sample alone and for a sample in a
-batch; energy is that of a sample in a batch. Compare times only between rows of the same machine. Times on a CPU are
-CPU seconds of one thread. Training is the recorded time, on the machine that the card names.
+Operations are counted on the CPU, with the methods that the library chooses there. The time of a prediction is measured
+in float32, for one sample alone and for a sample in a batch; energy is that of a sample in a batch. Compare times only
+between rows of the same machine. Times on a CPU are CPU seconds of one thread. Training is the recorded time, on the
+machine that the card names.
 
 | weight | score | parameters | operations | machine | one sample | in a batch | energy | training |
 |---|---:|---:|---:|---|---:|---:|---:|---:|
@@ -101,6 +103,17 @@ def measure(accelerator: str, seconds: float, again: bool) -> None:
             cards[name] = measure_weight_card(name, seconds=seconds, device=accelerator)
             print(name, cards[name]["compute"], flush=True)
             FILE.write_text(json.dumps(cards, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def count() -> None:
+    """Count the operations of all cards again; the times and energies stay."""
+    cards = json.loads(FILE.read_text(encoding="utf-8"))
+    for name, card in cards.items():
+        found, compute = count_weight_operations(name), card["compute"]
+        print(name, compute["operations"], "->", found["prediction"], flush=True)
+        compute["operations"], compute["training_operations"] = found["prediction"], found["training_sample"]
+        compute["training"]["operations"] = found["training"]
+        FILE.write_text(json.dumps(cards, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def shares(
@@ -265,7 +278,7 @@ def draw(cards: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("measure", "shares", "page"))
+    parser.add_argument("action", choices=("measure", "count", "shares", "page"))
     parser.add_argument("--accelerator", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure a prediction")
     parser.add_argument("--again", action="store_true", help="measure all weights again, also those that have a card")
@@ -278,6 +291,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.action == "measure":
         measure(options.accelerator, options.seconds, options.again)
+        return
+    if options.action == "count":
+        count()
         return
     if options.action == "shares":
         names = options.weights.split(",")

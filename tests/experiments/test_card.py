@@ -11,7 +11,13 @@ from typer.testing import CliRunner
 
 from kernelfield import CKConv
 from kernelfield.cli import app
-from kernelfield.experiments.card import card_text, make_card, measure_card
+from kernelfield.experiments.card import (
+    card_text,
+    count_weight_operations,
+    make_card,
+    measure_card,
+    measure_weight_card,
+)
 from kernelfield.experiments.datasets import load_source, take_share
 from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.evaluation import mask_sizes
@@ -95,6 +101,17 @@ def test_the_card_of_a_weight(tmp_path: Path) -> None:
         make_card("ccnn_4_140.digit", out=tmp_path)
     with pytest.raises(ValueError, match="source must be the folder of a run"):
         make_card(tmp_path / "missing")
+
+
+def test_operations_counted_alone_are_those_of_the_card() -> None:
+    compute = measure_weight_card("ckcnn_copy.copy_100", seconds=1e-9)["compute"]
+    found = {
+        "prediction": compute["operations"],
+        "training_sample": compute["training_operations"],
+        "training": compute["training"]["operations"],
+    }
+    assert count_weight_operations("ckcnn_copy.copy_100") == found
+    assert found["training"] > found["training_sample"] > 0
 
 
 def test_shares_of_a_weight_are_refused() -> None:

@@ -36,10 +36,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from ..data.base import Batch
     from .recipe import Recipe
     from .task import Task
 
-__all__ = ["card_text", "make_card", "measure_card", "measure_weight_card"]
+__all__ = ["card_text", "count_weight_operations", "make_card", "measure_card", "measure_weight_card"]
 
 
 @checked(seconds=POSITIVE, device=TEXT)
@@ -85,11 +86,9 @@ def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu")
         seconds: duration of each measurement of time and energy, for one sample, a batch and a training step.
         device: device on which to measure.
     """
-    description, recipe = describe_weight(name), weight_recipe(name)
-    network = create_from_weight(description["name"]).eval()
+    description, recipe, network, task = _load(name)
     score, training = description["score"], description["training"]
     result = {"steps": training["steps"], "batch": recipe.training.batch, "seconds": training["seconds"]}
-    task = make_task(recipe, network, from_metadata(description["preprocessing"]))
     return {
         "recipe": recipe.name,
         "weight": description["name"],
@@ -104,6 +103,29 @@ def measure_weight_card(name: str, *, seconds: float = 2.0, device: str = "cpu")
         "trained_on": {"device": training["device"]},
         "machine": machine(torch.device(device)),
     }
+
+
+@checked(name=TEXT)
+def count_weight_operations(name: str) -> dict[str, int]:
+    """Return the operations of a prediction, of a training sample and of the training of a pretrained weight.
+
+    A card has the same numbers. They are those of the methods that the library chooses, and change with these.
+
+    Args:
+        name: name of the weight, MODEL.TAG.
+    """
+    description, recipe, _, task = _load(name)
+    work = _Work(task, recipe)
+    each = work.training_operations()
+    samples = description["training"]["steps"] * recipe.training.batch
+    return {"prediction": work.operations(), "training_sample": round(each), "training": round(each * samples)}
+
+
+def _load(name: str) -> tuple[dict[str, Any], Recipe, nn.Module, Task]:
+    """Return the description of a weight, its recipe, its network and its task."""
+    description, recipe = describe_weight(name), weight_recipe(name)
+    network = create_from_weight(description["name"]).eval()
+    return description, recipe, network, make_task(recipe, network, from_metadata(description["preprocessing"]))
 
 
 def _parameters(network: nn.Module) -> dict[str, int]:
@@ -128,36 +150,18 @@ def _compute(
     ``step`` is the forward and backward pass of a training batch, per sample. ``training`` has the recorded seconds of
     the training, and in ``seconds_here`` and ``joules_here`` the cost of ``step`` times the number of its samples.
     """
-    from .bench import points_of  # noqa: PLC0415
-    from .datasets import synthetic_data  # noqa: PLC0415
-
-    batch = recipe.training.batch
-    points = points_of(recipe)
-    one, many = (synthetic_data(recipe.shape, samples=n, points=points).train.batch(slice(None)) for n in (1, batch))
-
-    def forward(of: Any) -> None:
-        with torch.no_grad():
-            task(of)
-
-    def step(of: Any) -> None:
-        task.train()
-        task.training_step(of).backward()
-        task.zero_grad(set_to_none=True)
-        task.eval()
-
-    operations = count_operations(lambda: forward(one))
-    training = count_operations(lambda: step(many)) / batch
-    task.to(device)
-    one, many = one.to(device), many.to(device)
-    samples = result["steps"] * result["batch"]
+    work = _Work(task, recipe)
+    operations, training = work.operations(), work.training_operations()
+    work.to(device)
+    samples, batch = result["steps"] * result["batch"], recipe.training.batch
     found: dict[str, Any] = {"operations": operations, "training_operations": round(training)}
     works: dict[str, tuple[Callable[[], None], int]] = {
-        "single": (lambda: forward(one), 1),
-        "batch": (lambda: forward(many), batch),
-        "step": (lambda: step(many), batch),
+        "single": (lambda: work.forward(work.one), 1),
+        "batch": (lambda: work.forward(work.many), batch),
+        "step": (lambda: work.step(work.many), batch),
     }
-    for name, (work, count) in works.items():
-        taken, joules = _timed(work, seconds, device)
+    for name, (call, count) in works.items():
+        taken, joules = _timed(call, seconds, device)
         found[name] = {"samples": count, "seconds": taken / count, "joules": None if joules is None else joules / count}
     each = found["step"]
     return found | {
@@ -169,6 +173,42 @@ def _compute(
             "joules_here": None if each["joules"] is None else each["joules"] * samples,
         }
     }
+
+
+class _Work:
+    """The forward pass of one sample and of a batch, and a training step, on synthetic data."""
+
+    def __init__(self, task: Task, recipe: Recipe) -> None:
+        from .bench import points_of  # noqa: PLC0415
+        from .datasets import synthetic_data  # noqa: PLC0415
+
+        self.task, self.batch = task, recipe.training.batch
+        points = points_of(recipe)
+        self.one, self.many = (
+            synthetic_data(recipe.shape, samples=n, points=points).train.batch(slice(None)) for n in (1, self.batch)
+        )
+
+    def to(self, device: torch.device) -> None:
+        self.task.to(device)
+        self.one, self.many = self.one.to(device), self.many.to(device)
+
+    def forward(self, samples: Batch) -> None:
+        with torch.no_grad():
+            self.task(samples)
+
+    def step(self, samples: Batch) -> None:
+        self.task.train()
+        self.task.training_step(samples).backward()
+        self.task.zero_grad(set_to_none=True)
+        self.task.eval()
+
+    def operations(self) -> int:
+        """Return the operations of a prediction."""
+        return count_operations(lambda: self.forward(self.one))
+
+    def training_operations(self) -> float:
+        """Return the operations of a training step, per sample."""
+        return count_operations(lambda: self.step(self.many)) / self.batch
 
 
 def _timed(work: Callable[[], None], seconds: float, device: torch.device) -> tuple[float, float | None]:
