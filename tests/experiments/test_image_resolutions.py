@@ -90,7 +90,20 @@ def test_rotations_are_refused_if_the_targets_or_masks_would_not_turn() -> None:
     turned = with_rotation(Split(images, torch.zeros(2).long()), 90).batch(slice(None))
     torch.testing.assert_close(turned.inputs, images.rot90(1, (-2, -1)), atol=1e-5, rtol=0)
     with pytest.raises(ValueError, match="turn must be 0"):
-        with_rotation(Split(images, torch.zeros(2, 6, 6).long()), 90)
+        with_rotation(Split(images, torch.zeros(2, 1, 6, 6)), 90)
+    with pytest.raises(ValueError, match="turn must be a multiple of 90"):
+        with_rotation(Split(images, torch.zeros(2, 6, 6).long()), 45)
     seen = torch.rand(2, 6, 6) > 0.5
     with pytest.raises(ValueError, match="turn must be 0"):
         with_rotation(Split(images, torch.zeros(2).long(), mask=seen), 90).batch(slice(None))
+
+
+@pytest.mark.parametrize("quarters", [-1, 0, 1, 2, 7])
+def test_classes_and_masks_of_pixels_rotate_with_their_images(quarters: int) -> None:
+    images, classes, seen = torch.randn(2, 1, 4, 6), torch.randint(3, (2, 4, 6)), torch.rand(2, 4, 6) > 0.5
+    split = Split(images, classes, mask=seen, step=(1.0, 2.0))
+    turned = with_rotation(split, 90 * quarters).batch(slice(None))
+    for found, given in ((turned.inputs, images), (turned.target, classes), (turned.mask, seen)):
+        assert found is not None
+        assert torch.equal(found, given.rot90(quarters, (-2, -1)))
+    assert turned.step == ((2.0, 1.0) if quarters % 2 else (1.0, 2.0))

@@ -213,13 +213,21 @@ def with_dropped(split: Split, share: float, seed: int = 0) -> Split:
 
 @checked(degrees=FINITE)
 def with_rotation(split: Split, degrees: float) -> Split:
-    """Return the split with its images rotated counterclockwise; a target per position or a mask is refused."""
+    """Return the split with its images rotated counterclockwise.
+
+    With a class per pixel, the classes and the mask rotate too, which is exact for multiples of 90 degrees; other
+    angles are refused. Values per pixel are refused, since they may be components of vectors.
+    """
     from ..data.transforms.rotate import rotate  # noqa: PLC0415
 
     if split.inputs.dim() != 4 or split.coords is not None:
         raise ValueError(f"turn must be 0 for data other than images, got {degrees}")
+    if split.target.dim() == 3 and not split.target.is_floating_point():
+        if degrees % 90:
+            raise ValueError(f"turn must be a multiple of 90 for images with a class per pixel, got {degrees}")
+        return _with_change(split, lambda batch: _rotated_on_the_grid(batch, round(degrees / 90) % 4))
     if split.target.dim() > 2:
-        raise ValueError(f"turn must be 0 for images with a target per pixel, which would not turn too, got {degrees}")
+        raise ValueError(f"turn must be 0 for images with values per pixel, which may be vectors, got {degrees}")
 
     def change(batch: Batch) -> Batch:
         if batch.mask is not None:
@@ -228,6 +236,17 @@ def with_rotation(split: Split, degrees: float) -> Split:
         return replace(batch, inputs=rotate(batch.inputs, angles))
 
     return _with_change(split, change)
+
+
+def _rotated_on_the_grid(batch: Batch, quarters: int) -> Batch:
+    """Return a batch of images with its targets and mask rotated by quarters of a full rotation."""
+    inputs, target, mask = (
+        None if t is None else t.rot90(quarters, (-2, -1)).contiguous()
+        for t in (batch.inputs, batch.target, batch.mask)
+    )
+    assert inputs is not None
+    step = batch.step[::-1] if isinstance(batch.step, tuple) and quarters % 2 else batch.step
+    return replace(batch, inputs=inputs, target=target, mask=mask, step=step)
 
 
 def _with_change(split: Split, change: Any) -> Split:
