@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -111,18 +111,24 @@ def pass_messages(
         for name, cloud in (("sources", sources), ("targets", targets), ("values", values)):
             if cloud is not None and cloud.shape[0] not in counts:
                 raise ValueError(f"{name} must have the {edges.source.shape[0]} samples of edges, got {len(cloud)}")
+    graph = _Graph(values, sources, targets, edges)
     if not _packs(edges):
-        return _sent(values, sources, targets, edges, message, channels, reduce)
+        return _sent(graph, message, channels, reduce)
     batch, size = edges.source.shape[0], targets.shape[1]
-    packed = _packed(values, sources, targets, edges)
-    return _sent(*packed, message, channels, reduce, padded=False).view(batch, size, channels)
+    return _sent(_packed(graph), message, channels, reduce, padded=False).view(batch, size, channels)
+
+
+class _Graph(NamedTuple):
+    """The arguments ``values``, ``sources``, ``targets`` and ``edges`` of :func:`pass_messages`."""
+
+    values: Tensor | None
+    sources: Tensor
+    targets: Tensor
+    edges: Edges
 
 
 def _sent(
-    values: Tensor | None,
-    sources: Tensor,
-    targets: Tensor,
-    edges: Edges,
+    graph: _Graph,
     message: Callable[[Tensor | None, Tensor], Tensor],
     channels: int,
     reduce: str,
@@ -130,6 +136,7 @@ def _sent(
     padded: bool = True,
 ) -> Tensor:
     """Return (batch, targets, channels) reduced messages, computed in chunks of edges."""
+    values, sources, targets, edges = graph
     (batch, total), size = edges.source.shape, targets.shape[1]
 
     def send(values: Tensor | None, some: Edges) -> Tensor:
@@ -181,10 +188,9 @@ def _packs(edges: Edges) -> bool:
     )
 
 
-def _packed(
-    values: Tensor | None, sources: Tensor, targets: Tensor, edges: Edges
-) -> tuple[Tensor | None, Tensor, Tensor, Edges]:
+def _packed(graph: _Graph) -> _Graph:
     """Return the same graph as a single sample, with the rows of all samples one after the other, without padding."""
+    values, sources, targets, edges = graph
     batch = edges.source.shape[0]
 
     def stacked(rows: Tensor) -> Tensor:
@@ -194,7 +200,7 @@ def _packed(
     source = _flat(edges.source, sources.shape[1])[kept].unsqueeze(0)
     target = _flat(edges.target, targets.shape[1])[kept].unsqueeze(0)
     some = type(edges)(source, target, torch.ones_like(source, dtype=torch.bool))
-    return None if values is None else stacked(values), stacked(sources), stacked(targets), some
+    return _Graph(None if values is None else stacked(values), stacked(sources), stacked(targets), some)
 
 
 def _rows(values: Tensor, index: Tensor) -> Tensor:

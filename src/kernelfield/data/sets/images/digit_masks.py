@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ...._arguments import checked
-from ...._kinds import NOT_NEGATIVE, SHARE, Int
+from ...._kinds import NOT_NEGATIVE, Int
 from ...base import Data, Split
 from ...transforms.batch import Normalize
 from ...transforms.rotate import rotate
@@ -22,20 +22,15 @@ __all__ = ["digit_masks"]
 WHITE = 16.0
 #: least brightness of a pixel that belongs to a digit, as a share of white
 INK = 0.25
+#: share of the digits in the test set
+TEST_SHARE = 0.2
 #: random placements of which each canvas takes the one with the greatest distances
 TRIES = 8
 
 
-@checked(resolution=Int(8), digits=Int(1), noise=NOT_NEGATIVE, test_share=SHARE, validation=Int(0))
+@checked(resolution=Int(8), digits=Int(1), noise=NOT_NEGATIVE, validation=Int(0))
 def digit_masks(
-    resolution: int = 32,
-    *,
-    digits: int = 2,
-    noise: float = 0.2,
-    copies: int = 1,
-    validation: int = 144,
-    test_share: float = 0.2,
-    seed: int = 0,
+    resolution: int = 32, *, digits: int = 2, noise: float = 0.2, copies: int = 1, validation: int = 144, seed: int = 0
 ) -> Data:
     r"""Return noisy canvases of rotated digits, and for each pixel the digit it belongs to.
 
@@ -57,7 +52,6 @@ def digit_masks(
         noise: standard deviation of the noise; white is 1 and black is 0.
         copies: number of canvases per digit; every digit is the first one of that many canvases.
         validation: number of training digits held out for validation; 0 for none.
-        test_share: share of the digits in the test set.
         seed: seed of the split, the positions, the angles and the noise.
 
     Returns:
@@ -68,7 +62,7 @@ def digit_masks(
     >>> data.train.inputs.shape, data.train.target.shape, data.classes[:3]
     (torch.Size([1159, 1, 32, 32]), torch.Size([1159, 32, 32]), ('background', '0', '1'))
     """
-    x, y, x_test, y_test, _ = raw_digits(resolution // 2, test_share, seed)
+    x, y, x_test, y_test, _ = raw_digits(resolution // 2, TEST_SHARE, seed)
     train, held = hold_out(y, validation, seed)
     splits = []
     for i, (images, labels) in enumerate([(x[train], y[train]), (x[held], y[held]), (x_test, y_test)]):
