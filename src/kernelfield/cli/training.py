@@ -56,7 +56,7 @@ def train(
         Optional[str],  # noqa: UP045
         typer.Option(
             help="Weights to start from: the folder of a run, or a pretrained weight such as flextcn_2.smnist "
-            "(see list weights). The classifier starts afresh for other classes."
+            "(see list weights). For other classes the classifier is reinitialised."
         ),
     ] = None,
     freeze: Annotated[
