@@ -42,8 +42,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe's name or file; or your own data: a folder of images, sounds or point clouds, a .csv, .tsv, "
-            ".ts, .arff or .npz file."
+            help="A recipe's name or file; or your own data: a folder of images, sounds or point clouds, or a .csv, "
+            ".parquet, .tsv, .ts, .arff, .npz or .txt file."
         ),
     ] = "digits",
     out: Out = None,

@@ -281,7 +281,17 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
 
 
 #: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` handles for every loader
-_GENERAL = ("name", "drop", "augment", "step", "subsample", "share")
+GENERAL = {
+    "name": "name of the data set.",
+    "drop": "share of positions, chosen at random, that are missing in training and test; another channel marks the "
+    "observed ones (chapter 2, section 5).",
+    "augment": "whether to augment series and sounds in training: true, or a mapping of shift, speed, gain, noise and "
+    "hide; images and sounds as mel bands have an option of this name of their own.",
+    "step": "sampling step of all splits in steps of the network, for a network that was trained at another "
+    "resolution: fine-tuning at twice the resolution has 0.5 and the old model.size.",
+    "subsample": "keep every n-th position of sequences in all splits; the training step is then n times longer.",
+    "share": "share of the training samples to keep, the same share of every class.",
+}
 
 
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
@@ -290,7 +300,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
-    options = {key: value for key, value in data.items() if key not in _GENERAL}
+    options = {key: value for key, value in data.items() if key not in GENERAL}
     try:
         shape = data_shape(data["name"], **options)
     except (TypeError, ValueError) as error:
