@@ -144,6 +144,10 @@ class Schedule:
         if (self.name == "steps") != bool(self.milestones):
             wanted = "epochs for 'steps'" if self.name == "steps" else f"empty for {self.name!r}"
             raise ValueError(f"schedule.milestones must be {wanted}, got {self.milestones}")
+        if self.milestones and self.milestones[0] < self.warmup:
+            raise ValueError(
+                f"schedule.milestones must not lie in the warm-up of {self.warmup:g} epochs, got {self.milestones}"
+            )
         if self.name != "plateau" and (self.monitor or self.split):
             got = "monitor" if self.monitor else "split"
             raise ValueError(f"schedule.{got} must be set only for 'plateau', got it for {self.name!r}")
