@@ -13,6 +13,7 @@ import torch
 from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.cifar import cifar10, cifar100
+from kernelfield.data.transforms.batch import Chain, CropFlip
 
 RNG = np.random.default_rng(0)
 
@@ -99,6 +100,15 @@ def test_noise_padded_cifar10(cifar_root: Path) -> None:
     shared = cifar10(cifar_root, form="noise-padded", noise="shared", validation=10)
     x = shared.train.batch(slice(0, 4), True).inputs[:, :, 32:]
     assert torch.equal(x[0], x[3])
+
+
+@pytest.mark.parametrize(("resolution", "pad"), [(32, 4), (16, 2)])
+def test_images_of_any_resolution_are_shifted_by_an_eighth_of_their_side(
+    cifar_root: Path, resolution: int, pad: int
+) -> None:
+    data = cifar10(cifar_root, augment=True, resolution=resolution, validation=10)
+    assert isinstance(data.train.prepare, Chain)
+    assert data.train.prepare.steps[0] == CropFlip(pad)
 
 
 @pytest.mark.parametrize("padding", ["zero", "symmetric"])
