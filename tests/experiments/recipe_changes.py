@@ -101,6 +101,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch02-smnist-ckcnn-2-30": {"model.hidden_omega_0": 31.09},
     "ch03-*": {"optimizer.mask_lr": 0.5},
     "ch03-cifar10-*": {
+        "optimizer.mask_lr": 0.9412,
         "data.padding": "symmetric",
         "model.dropout_kind": "channels",
         "model.field": "MAGNet(beta=0.9412)",
@@ -110,6 +111,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch03-cifar10-ccnn-4-140": {
         "model.omega_0": 4231.57,
         "model.sigma": 0.7059,
+        "model.field": "MAGNet(beta=0.9412, mean_range=(-1.1767, 1.1767))",
         "optimizer.weight_decay": 0.0,
         "schedule.warmup": 5.0,
         "training.epochs": 350,
@@ -118,7 +120,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "regularizers": {"kernel_norm": 0.0001},
     },
     "ch03-cifar10-ccnn-6-380": {"model.omega_0": 976.78, "optimizer.lr": 0.01},
-    "ch03-cifar100-*": {"model.dropout_kind": "channels", "data.augment": False},
+    "ch03-cifar100-*": {"model.dropout_kind": "channels", "data.augment": False, "optimizer.mask_lr": 0.9412},
     "ch03-cifar100-ccnn-4-140": {
         "optimizer.weight_decay": 0.0,
         "regularizers": {"kernel_norm": 0.0001},
@@ -127,6 +129,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "model.sigma": 0.0706,
     },
     "ch03-cifar100-ccnn-6-380": {
+        "optimizer.mask_lr": 0.9375,
         "model.field": "MAGNet(beta=0.9375)",
         "model.kernel_size": 31,
         "model.sigma": 0.0703,
@@ -137,7 +140,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         "regularizers": {"kernel_norm": 1e-06},
     },
     "ch03-image-*": {"model.dropout_kind": "channels"},
-    "ch03-image-2d-*": {"model.field": "MAGNet(beta=0.9412)", "model.kernel_size": 33, "model.sigma": 0.0706},
+    "ch03-image-2d-*": {
+        "optimizer.mask_lr": 0.9412,
+        "model.field": "MAGNet(beta=0.9412)",
+        "model.kernel_size": 33,
+        "model.sigma": 0.0706,
+    },
     "ch03-image-2d-ccnn-4-140": {"optimizer.weight_decay": 0.0, "regularizers": {"kernel_norm": 1e-06}},
     "ch03-image-ccnn-4-140": {"model.dropout": 0.1},
     "ch03-listops-*": {"data.form": "values", "shape.vocabulary": None},
@@ -157,7 +165,12 @@ CHANGES: dict[str, dict[str, Any]] = {
         }
     },
     "ch03-pathfinder-*": {"model.dropout_kind": "channels"},
-    "ch03-pathfinder-2d-*": {"model.field": "MAGNet(beta=0.9412)", "model.kernel_size": 33, "model.sigma": 0.2118},
+    "ch03-pathfinder-2d-*": {
+        "optimizer.mask_lr": 0.9412,
+        "model.field": "MAGNet(beta=0.9412)",
+        "model.kernel_size": 33,
+        "model.sigma": 0.2118,
+    },
     "ch03-pathfinder-2d-ccnn-6-380": {"training.batch": 50},
     "ch03-pathfinder-ccnn-6-380": {"optimizer.weight_decay": 0.0, "regularizers": {"kernel_norm": 1e-06}},
     "ch03-pmnist-*": {"model.dropout_kind": "channels"},
@@ -174,12 +187,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch03-smnist-*": {"model.dropout_kind": "channels", "regularizers": {"kernel_norm": 1e-06}},
     "ch03-smnist-ccnn-4-140": {"optimizer.weight_decay": 0.0},
     "ch03-stl10-*": {
+        "optimizer.mask_lr": 0.9412,
         "data.resolution": 256,
         "shape.size": [256, 256],
         "model.dropout_kind": "values",
     },
     "ch03-stl10-ccnn-4-140": {"model.field": "MAGNet(beta=0.9412)", "model.kernel_size": 33, "model.sigma": 0.0706},
     "ch03-stl10-ccnn-6-380": {
+        "optimizer.mask_lr": 0.9375,
         "regularizers": {},
         "optimizer.weight_decay": 0.0,
         "training.batch": 48,
@@ -196,6 +211,7 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch03-text-ccnn-6-380": {
         "model": {"dropout_kind": "values", "name": "ccnn_6_380", "omega_0": 2966.6, "dropout": 0.3, "sigma": 0.015}
     },
+    "ch04-shapenet-*": {"optimizer.decayed": ["all"]},
     "ch05-kodak-gabor": {"published": {"psnr": 25.361}},
     "ch05-kodak-*": {"shape.in_channels": 2},
     "ch05-*-16-siren": {"schedule.final": 0.001},
@@ -203,11 +219,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "ch05-*-4": {"model.dropout": 0.1, "optimizer.mask_lr": 0.05, "model.norm": "batch"},
     "ch05-*-6": {"model.dropout": 0.1, "optimizer.mask_lr": 0.05, "model.norm": "batch"},
     "ch05-*-flextcn-2": {"optimizer.mask_lr": 0.05},
-    "ch05-cifar10-*": {"optimizer.mask_lr": 0.05},
+    "ch05-cifar10-*": {"optimizer.mask_lr": 0.05, "training.patience": 100},
     "ch05-cifar10-cknet-*": {"model.kernel_size": 33},
     "ch05-cifar10-cknet-16": {"model.field": "MAGNet(beta=0.9412)"},
     "ch05-cifar10-cknet-16-siren": {"model.omega_0": 31.9},
-    "ch05-cifar16-*": {"optimizer.mask_lr": 0.05},
+    "ch05-cifar16-*": {"optimizer.mask_lr": 0.05, "training.patience": 100},
     "ch05-ct-*": {"regularizers": {"kernel_norm": {"weight": 1e-05, "parameters": "biases"}}},
     "ch05-npcifar10-*": {"data.noise": "shared"},
     "ch05-pmnist-*": {"regularizers": {"kernel_norm": {"weight": 1e-05, "parameters": "biases"}}},
