@@ -56,6 +56,13 @@ def test_masks_of_chapter_5_learn_at_a_tenth_of_the_rate(name: str) -> None:
     assert find_recipe(name).optimizer.mask_lr == pytest.approx(0.1 * unit(name))
 
 
+@pytest.mark.parametrize("name", names("ch05-*-siren", ("*-kodak-*",)))
+def test_sirens_of_chapter_5_have_the_published_frequencies(name: str) -> None:
+    model = find_recipe(name).model
+    assert model["omega_0"] * unit(name) == pytest.approx(30, rel=1e-3)
+    assert model["hidden_omega_0"] == 30  # the inputs of hidden layers do not depend on the unit
+
+
 def test_wide_masks_have_wide_envelopes() -> None:
     network = make_network(find_recipe("ch03-cifar10-ccnn-4-140"))
     centres = torch.cat([m.mean.detach().flatten() for m in network.modules() if hasattr(m, "inverse_widths")])
