@@ -204,8 +204,8 @@ class Training:
         matmul: precision of float32 matrix products; see :func:`torch.set_float32_matmul_precision`.
         evaluate_every: epochs between evaluations on the validation split.
         norm_batches: number of training batches from which batch-norm statistics are re-estimated before each
-            evaluation; 0 keeps the running averages. The default is 50 for trainings of up to 5,000 steps, and 0
-            otherwise.
+            evaluation; 0 keeps the running averages. The default is 50 for trainings of up to 5,000 steps and for
+            ``select: average``, and 0 otherwise.
         log: loggers: "csv", "tensorboard", "wandb".
         log_every: steps between two reports of the loss.
         checkpoint_every: steps between checkpoints inside an epoch; the end of each evaluated epoch has one too.
