@@ -14,6 +14,7 @@ from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.cifar import cifar10, cifar100
 from kernelfield.data.transforms.batch import Chain, CropFlip
+from kernelfield.data.transforms.to_sequence import NoisePadding
 
 RNG = np.random.default_rng(0)
 
@@ -84,6 +85,15 @@ def test_noise_padded_images_can_be_augmented(cifar_root: Path) -> None:
     x, y = (data.train.batch(slice(0, 8), training).inputs for training in (False, True))
     assert torch.equal(x[:, :, 32:], y[:, :, 32:])
     assert not torch.equal(x[:, :, :32], y[:, :, :32])
+
+
+def test_shared_noise_does_not_depend_on_the_device() -> None:
+    padding = NoisePadding(None, 10, "shared", seed=3)
+    here = padding.draw(torch.empty(2, 3, 4), True)
+    assert torch.equal(here[1:], torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(padding.draw(torch.empty(2, 3, 4), False), here)
+    # Another device has another generator of random numbers, which must not be used.
+    assert padding.draw(torch.empty(2, 3, 4, device="meta"), True).device.type == "meta"
 
 
 def test_noise_padded_cifar10(cifar_root: Path) -> None:
