@@ -19,6 +19,7 @@ from .metadata import from_metadata
 from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.log_mel import LogMel
+from .transforms.to_sequence import pixel_order
 
 if TYPE_CHECKING:
     from .base import Data
@@ -132,8 +133,7 @@ class Preprocessing:
             order = self._layout.get("permute")
             if order is None:
                 return x
-            seed = torch.Generator().manual_seed(order)
-            return x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
+            return x.index_select(2, pixel_order(x.shape[2], order).to(x.device))
         x = self._with_channels(x, len(size), channels)
         if len(size) == 1:
             return self._at_rate(x, rate)

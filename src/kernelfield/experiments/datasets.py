@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from ..data.shape import DataShape
     from .recipe import Recipe
 
-__all__ = ["load_source", "recipe_data", "sampling_rate", "synthetic_data", "take_share"]
+__all__ = ["image_layout", "load_source", "recipe_data", "sampling_rate", "synthetic_data", "take_share"]
 
 #: sampling rates in Hz of sounds whose loaders have no such option
 _RATES = {"fsdd": 8_000, "speech_commands": 16_000}
@@ -110,6 +110,25 @@ def sampling_rate(recipe: Recipe) -> float | None:
     rate = options.get("rate") or _RATES.get(recipe.data["name"])
     every = options.get("every") or 1
     return None if rate is None or options.get("mfcc") else float(rate) / every
+
+
+def image_layout(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the size of images that a recipe reads as sequences of pixels, and the seed of the pixel order.
+
+    The result is None for other data.
+
+    >>> from .recipe import find_recipe
+    >>> image_layout(find_recipe("digits"))
+    {'image': [16, 16], 'permute': None}
+    """
+    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    permute = options.get("permute")
+    if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
+        return None
+    side = math.isqrt(recipe.shape.size[0])
+    if len(recipe.shape.size) != 1 or side * side != recipe.shape.size[0]:
+        return None
+    return {"image": [side, side], "permute": permute}
 
 
 def take_share(data: Data, share: float, where: str = "data") -> Data:
