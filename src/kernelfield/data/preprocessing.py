@@ -48,17 +48,18 @@ class Preprocessing:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.name = str(config.get("name", "the network"))
+        self.name = str(config.get("name") or config.get("started_from") or "the network")
         if config.get("preprocessing") is None:
             raise ValueError(f"model must come with a stored preprocessing, got {self.name} without one")
         self.data: Data = from_metadata(config["preprocessing"])
         self.rate: float | None = config.get("rate")
+        self._classes = tuple(config.get("classes", self.data.classes))
         self._layout: dict[str, Any] = config.get("layout") or {}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty if there are none."""
-        return self.data.classes
+        """Names of the classes that the network predicts; empty if there are none, or after a new classifier."""
+        return self._classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
