@@ -29,6 +29,7 @@ __all__ = [
     "classifier_names",
     "find_start",
     "freeze_body",
+    "input_options",
     "is_weight",
     "load_weights",
     "model_of",
@@ -238,7 +239,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     """
     start = start if isinstance(start, Start) else find_start(start)
     recipe = start.recipe()
-    found, data = _input_options(recipe), recipe.data
+    found, data = input_options(recipe), recipe.data
     if data["name"] == loader:
         there = start.preparation()
         found |= {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
@@ -249,7 +250,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     return {key: v for key, v in found.items() if v is not None and key in takes}
 
 
-def _input_options(recipe: Recipe) -> dict[str, Any]:
+def input_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of loaders of images or sounds that give inputs like those of a recipe."""
     shape, rate, layout = recipe.shape, sampling_rate(recipe), image_layout(recipe)
     if shape.irregular or shape.vocabulary is not None or shape.task != "classification":
