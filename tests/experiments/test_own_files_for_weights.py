@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+import kernelfield as kf
 from kernelfield.cli.common import recipe_and_data
+from kernelfield.data import preprocessing
 from kernelfield.data.base import Batch
 from kernelfield.data.sets.images.image_folder import read_image
 from kernelfield.experiments.custom_data import load_path
 from kernelfield.experiments.fitting import fit
-from kernelfield.experiments.predict import TrainedRun
 from kernelfield.experiments.recipe import with_settings
 from kernelfield.experiments.run import make_network
 from kernelfield.experiments.start_from import Start, load_weights, source_lines
@@ -89,7 +90,7 @@ class TestImages:
         recipe, data = load_path(images, {"resolution": 8, "sequence": True, "augment": True}, model="ccnn_4_140")
         small = ["training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4", "test={}"]
         run = fit(with_settings(recipe, small), tmp_path / "run", data=data, report=False)
-        loaded = TrainedRun(run.folder)
+        loaded = kf.load_run(run.folder)
         (row,) = loaded.predict([images / "cat" / "0.png"])
         pixels = torch.tensor(read_image(images / "cat" / "0.png", 8)).movedim(2, 0)[None].float()
         assert data.test.prepare is not None
@@ -98,6 +99,21 @@ class TestImages:
         with torch.no_grad():
             expected = loaded.network(inputs).softmax(dim=1)[0]
         assert list(row["probabilities"].values()) == pytest.approx(expected.tolist(), abs=1e-5)
+
+    def test_the_network_of_a_run_is_saved_with_its_preprocessing(self, images: Path, tmp_path: Path) -> None:
+        pytest.importorskip("safetensors")
+        recipe, data = load_path(images, {"resolution": 8, "sequence": True}, model="ccnn_4_140")
+        small = ["training.epochs=1", "model.channels=4", "model.blocks=1", "model.hidden=4", "test={}"]
+        run = fit(with_settings(recipe, small), tmp_path / "run", data=data, report=False)
+        saved = kf.from_pretrained(kf.save_pretrained(kf.load_run(run.folder).network, tmp_path / "saved")).eval()
+        transform = preprocessing(saved)
+        assert transform.classes == ("cat", "dog")
+        pixels = torch.tensor(read_image(images / "cat" / "0.png", 8)).movedim(2, 0)[None]
+        with torch.no_grad():
+            found = saved(transform(pixels)).softmax(dim=1)[0]
+        (row,) = kf.load_run(run.folder).predict([images / "cat" / "0.png"])
+        assert list(row["probabilities"].values()) == pytest.approx(found.tolist(), abs=1e-5)
+        assert transform(pixels.repeat_interleave(3, dim=2)).shape == (1, 3, 64)  # of another size
 
 
 class TestSounds:

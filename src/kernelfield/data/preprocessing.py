@@ -299,7 +299,8 @@ def preprocessing(model: Any) -> Preprocessing:
     """Return the transform that belongs to a pretrained network.
 
     Args:
-        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, or from ``from_pretrained``.
+        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, from ``from_pretrained``, or of
+            a run.
 
     >>> import kernelfield as kf
     >>> net = kf.create_model("flextcn_2.smnist", pretrained=True).eval()

@@ -17,7 +17,7 @@ from ..data.metadata import metadata
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, write_weight
 from ..models.pretrained.weight_file import SUFFIX
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
-from .datasets import image_layout, recipe_data, sampling_rate
+from .datasets import describe_input, recipe_data
 from .evaluation import evaluate
 from .recipe import Recipe, find_recipe, recipe_from, with_settings
 from .run import Run, make_network, make_task, network_arguments
@@ -157,13 +157,9 @@ def make_weight(
         "model": model,
         "arguments": network_arguments(recipe),
         "parameters": sum(p.numel() for p in trained.network.parameters()),
-        "task": recipe.shape.task,
+        **describe_input(recipe, metadata(data)),
         "classes": list(data.classes),
         "recipe": _portable(recipe).to_dict(),
-        "preprocessing": metadata(data),
-        # Stored images become sequences in their preparation.
-        "layout": image_layout(recipe) if data.test.inputs.dim() == 3 else None,
-        "rate": sampling_rate(recipe),
         "score": score,
         "training": {
             "seed": recipe.training.seed,
