@@ -225,13 +225,23 @@ def _takes_step(name: str) -> bool:
     return forward is None or "step" in inspect.signature(forward).parameters
 
 
-def _sound_options(path: Path, model: str) -> dict[str, Any]:
-    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10."""
-    rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
+def _sound_options(path: Path, model: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10.
+
+    Args:
+        path: folder of the sounds.
+        model: name of the network.
+        given: options that are known; the others depend on them.
+    """
+    rate = given.get("rate") or (sound.usual_rate(path) if path.is_dir() else sound.RATE)
+    found: dict[str, Any] = {"rate": rate}
     if model and configuration(model).build is WaveletNet:
-        return {"rate": rate}
-    length = {"length": sound.usual_length(path, rate)} if path.is_dir() else {}
-    return {"rate": rate, "features": "mel", "augment": True, **length}
+        return found | given
+    if path.is_dir() and given.get("length") is None:
+        found["length"] = sound.usual_length(path, rate)
+    if given.get("features", "mel") == "mel":
+        found |= {"features": "mel", "augment": True}
+    return found | given
 
 
 @checked()
@@ -319,7 +329,7 @@ def load_path(
     Args:
         path: see :func:`recipe_for_path`.
         source: see :func:`recipe_for_path`.
-        start_from: see :func:`recipe_for`; data of the same kind are prepared as for that network.
+        start_from: see :func:`recipe_for`; images and sounds are converted to the input of that network.
         options: further arguments of :func:`recipe_for`.
     """
     if source is not None and "name" in source:
@@ -327,11 +337,12 @@ def load_path(
     else:
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
+    model = str(options.get("model", ""))
     if start_from is not None:
-        kept = source_of(start_from)
-        chosen = {**kept, **chosen} if kept["name"] == kind else chosen
+        chosen = {**source_of(start_from, kind), **chosen}
+        model = model or model_of(start_from)["name"]
     if kind == "wav_folder":
-        chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}
+        chosen = _sound_options(Path(path).expanduser(), model, chosen)
     name = Path(path).resolve().stem
     data = load_source(chosen, f"data {name!r}")
     takes = set(describe(chosen["name"]).options) - set(chosen)

@@ -20,6 +20,7 @@ from .._files import remove_drafts, write_text
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .datasets import describe_input
 from .recipe import Recipe, read_recipe
 from .recipe_files import recipe_text
 from .run_files import read_json
@@ -245,7 +246,7 @@ class Run:
             file.write(f"{now} {line}\n")
 
     def network(self, recipe: Recipe | None = None, select: str | None = None) -> nn.Module:
-        """Return the trained network in evaluation mode.
+        """Return the trained network in evaluation mode, with the description of its input that ``data.json`` stores.
 
         Args:
             recipe: recipe of the run, if it has been read already.
@@ -262,6 +263,10 @@ class Run:
         tensors, _ = read_checkpoint(path)
         averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
         load_network(network, tensors | averaged, path)
+        if self.path("data.json").exists():
+            stored = {key: v for key, v in read_json(self.path("data.json")).items() if key != "samples"}
+            # Set through vars, because nn.Module declares its attributes to be tensors and modules.
+            vars(network)["pretrained_config"] = describe_input(recipe, stored)
         return network.eval()
 
 

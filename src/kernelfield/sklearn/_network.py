@@ -14,7 +14,7 @@ import torch
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
-from ..experiments.start_from import find_start
+from ..experiments.start_from import find_start, input_options
 from ..experiments.task import Task
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models import create_model
@@ -186,12 +186,17 @@ class TrainedNetwork(NetworkArguments, Estimator):
                     f"{name} must be None with start_from={self.start_from!r}, which has its own, "
                     f"got {getattr(self, name)!r}"
                 )
-        network = find_start(self.start_from).network().train()
+        start = find_start(self.start_from)
+        network = start.network().train()
         try:
             network.reset_classifier(out)  # type: ignore[operator]
             shape = _output_shape(network, split)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
             what = f"got {self.start_from!r}: {error}"
+            if start.run is None and input_options(start.recipe()):
+                what += (
+                    f". preprocessing(create_model({self.start_from!r}, pretrained=True)) converts images and sounds"
+                )
             raise ValueError(f"start_from must take samples of shape {self._shape_}, {what}") from error
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(

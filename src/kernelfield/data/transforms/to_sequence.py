@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..base import Batch, Data, Split
 
-__all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted"]
+__all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted", "pixel_order"]
 
 
 def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -> Data:
@@ -110,8 +110,12 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     >>> bool(same.all()), torch.equal(plain.train.inputs, mixed.train.inputs)
     (True, False)
     """
-    order = torch.randperm(math.prod(data.size), generator=torch.Generator().manual_seed(seed))
-    return _flattened(data, order, name)
+    return _flattened(data, pixel_order(math.prod(data.size), seed), name)
+
+
+def pixel_order(count: int, seed: int) -> Tensor:
+    """Return the random order of ``count`` pixels that belongs to a seed."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 @checked(noise=Choice("fresh", "shared"), name=TEXT | None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import warnings
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 
 from ...._arguments import checked
+from ...._kinds import SEED
 from ...base import Data, Split
 from ...io.cells import compare_names
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.split import divide
+from ...transforms.to_sequence import Flatten, pixel_order
 from .deep_pixels import check_black, check_upper_bytes, is_deep, pixel_levels, to_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ _TURNS = dict(
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
-@checked()
+@checked(permute=SEED | None)
 def image_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -50,6 +53,8 @@ def image_folder(
     gray: bool | None = None,
     augment: bool = False,
     white: int | None = None,
+    sequence: bool = False,
+    permute: int | None = None,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
 ) -> Data:
@@ -68,6 +73,8 @@ def image_folder(
         augment: whether to shift training images by up to an eighth of their side and to mirror them.
         white: value of white in images with integer pixels of more than 8 bits; by default the largest value of the
             fewest of 8, 10, 12, 14 or 16 bits that hold the pixels of all images. New images have the same white.
+        sequence: whether networks read the pixels row by row, (n, channels, rows · columns).
+        permute: seed of one random order of the pixels, in which networks read them; row by row if not given.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
 
@@ -82,11 +89,15 @@ def image_folder(
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
     shift = CropFlip(max(1, min(images.shape[2:]) // 8))
-    splits = [
-        Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
-        for part, i in enumerate(index)
-    ]
-    return Data.from_splits(where.name, splits, classes=classes, levels=levels)
+    prepare: Any = normal
+    training: Any = Chain((shift, normal)) if augment else normal
+    size = tuple(images.shape[2:])
+    if sequence or permute is not None:
+        size = (math.prod(size),)
+        order = None if permute is None else pixel_order(size[0], permute)
+        prepare, training = Flatten(prepare, order), Flatten(training, order)
+    splits = [Split(images[i], labels[i], prepare=prepare if part else training) for part, i in enumerate(index)]
+    return Data.from_splits(where.name, splits, size=size, classes=classes, levels=levels)
 
 
 def list_classes(
