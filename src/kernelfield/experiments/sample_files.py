@@ -193,7 +193,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     plain = path.suffix.lower() == ".npy"
     found = {"inputs": read_array(path)} if plain else read_arrays(path)
     arrays = named_arrays(found)
-    arrays.pop("target", None)  # labels are ignored, as those of a table are
+    for name in ("target", "group"):  # ignored, as those of a table are
+        arrays.pop(name, None)
     if "mask" in arrays:
         check_mask(arrays["mask"], path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
@@ -237,7 +238,8 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes |
         return samples_like(data, read_archive(path, nonfinite)[0])
     if data is not None and of_series:
         timed = at if data.unit is not None else None
-        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite, timed, asked)
+        label, group = str(recipe.data.get("label", "label")), recipe.data.get("group")
+        found = csv_samples(path, data, label, nonfinite, timed, asked, group)
         if found is not None:
             return found
     channels = () if data is None else data.channels

@@ -18,7 +18,8 @@ from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
-from .split import check_trained, class_index, divide, moments, pad
+from .group_split import divide_parts
+from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -45,6 +46,7 @@ class Series:
         query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
         dates: whether its times are dates.
         zoned: whether these dates have a time zone; others are in UTC.
+        group: name of the group that stays in one part of the data, such as a patient; empty if there are none.
     """
 
     values: np.ndarray
@@ -56,6 +58,7 @@ class Series:
     query_values: np.ndarray | None = None
     dates: bool = False
     zoned: bool = False
+    group: str = ""
 
 
 def build(
@@ -130,7 +133,9 @@ def build(
         values64 = np.array([[_target(s)] for s in series])
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
-    index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
+    groups = [s.group for s in series] if series[0].group else None
+    counts = [len(part) for part in parts]
+    index = divide_parts(target, counts, shares, seed, held=validation_share, groups=groups)
     if task == "classification" and len(parts) > 1:
         check_trained(target, index, names, name)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
@@ -254,19 +259,6 @@ def _padded(series: Sequence[Series]) -> tuple[Tensor, Tensor]:
     longest = max(series, key=lambda s: s.values.shape[1])
     check_size(longest.where, 4 * len(series) * longest.values.size)
     return pad([s.values for s in series])
-
-
-def _divide(
-    target: Tensor, counts: Sequence[int], shares: tuple[float, float, float], share: float, seed: int
-) -> tuple[Tensor, ...]:
-    labels = target if target.dim() == 1 else torch.zeros(len(target), dtype=torch.long)
-    if len(counts) == 1:
-        return divide(labels, shares, seed)
-    given = torch.arange(sum(counts)).split(list(counts))
-    if len(counts) == 3:
-        return tuple(given)
-    kept, held, _ = divide(labels[given[0]], (1 - share, share, 0.0), seed)
-    return given[0][kept], given[0][held], given[1]
 
 
 def _place(
