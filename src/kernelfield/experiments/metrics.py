@@ -307,8 +307,7 @@ class Meter:
         """
         squared, absolute, counts = self._errors.cpu()
         return [
-            {"mse": a, "mae": b}
-            for a, b in zip((squared / counts).tolist(), (absolute / counts).tolist(), strict=True)
+            {"mse": a, "mae": b} for a, b in zip((squared / counts).tolist(), (absolute / counts).tolist(), strict=True)
         ]
 
     def compute(self) -> dict[str, float]:

@@ -169,8 +169,10 @@ def _check_groups(groups: np.ndarray, path: Path) -> None:
     """Raise a ValueError unless there is a name or a whole number for each sample."""
     whole = groups.dtype.kind in "biuUS" or (groups.dtype.kind == "f" and bool((groups == np.round(groups)).all()))
     if groups.ndim != 1 or not whole:
-        raise ValueError(f"{path} must hold a name or a whole number for each sample in group, found {groups.dtype} "
-                         f"of shape {groups.shape}")
+        raise ValueError(
+            f"{path} must hold a name or a whole number for each sample in group, found {groups.dtype} "
+            f"of shape {groups.shape}"
+        )
 
 
 def check_mask(mask: np.ndarray, path: Path) -> None:

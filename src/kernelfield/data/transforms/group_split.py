@@ -52,10 +52,8 @@ def divide_parts(
     if len(counts) == 3:
         return tuple(given)
     first, chosen = classes[given[0]], tuple(shares) if len(counts) == 1 else (1 - held, held, 0.0)
-    if groups is None:
-        found = divide(first, chosen, seed)
-    else:
-        found = divide_groups(first, groups[: len(first)], chosen, seed)
+    together = None if groups is None else groups[: len(first)]
+    found = divide(first, chosen, seed) if together is None else divide_groups(first, together, chosen, seed)
     return found if len(counts) == 1 else (found[0], found[1], given[1])
 
 

@@ -24,12 +24,14 @@ from .split import check_trained, class_index, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Series", "build", "query_targets", "samples_like"]
+__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
+#: share of the range of query times by which new ones may exceed it
+_MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -160,6 +162,8 @@ def build(
         dates=dates,
         columns=tuple(columns),
         targets=tuple(targets),
+        always=_always(values[index[0]], channels),
+        reach=() if at is None else (float(at[index[0]].min()), float(at[index[0]].max())),
     )
 
 
@@ -204,7 +208,56 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         _compare_extent(series, unit, data)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
+    _compare_channels(values, data, series)
+    if at is not None:
+        compare_queries(at, data.reach, unit)
     return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+
+
+def _always(values: Tensor, channels: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the channels that have a value in each sample (n, channels, length)."""
+    seen = (~values.isnan()).any(dim=2).all(dim=0).tolist()
+    return tuple(name for name, known in zip(channels, seen, strict=False) if known)
+
+
+def _compare_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:
+    """Warn of channels without a value in some series that had one in each training series.
+
+    The network has never seen a series without them, and its prediction looks like any other.
+    """
+    without = values.isnan().all(dim=2)
+    for name in data.always:
+        unseen = without[:, data.channels.index(name)]
+        if bool(unseen.any()):
+            first = series[int(unseen.int().argmax())].where
+            warnings.warn(
+                f"{int(unseen.sum())} of {len(series)} series have no value of {name!r}, such as {first}; all training "
+                "series had one",
+                stacklevel=4,
+            )
+
+
+def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
+    """Warn of query coordinates beyond those of training, where the network was never trained to predict.
+
+    Args:
+        at: (n, queries, 1) query coordinates, in training steps since the first sample of a series.
+        reach: least and largest one in training; empty if unknown.
+        unit: time of one training step.
+    """
+    if len(reach) != 2:
+        return
+    low, high = reach
+    margin = max(1.0, _MARGIN * (high - low))
+    beyond = (at < low - margin) | (at > high + margin)
+    if bool(beyond.any()):
+        least, most = (float(value) * unit for value in (at[beyond].min(), at[beyond].max()))
+        warnings.warn(
+            f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
+            f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
+            "predict there, and times must have the same unit",
+            stacklevel=4,
+        )
 
 
 def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:

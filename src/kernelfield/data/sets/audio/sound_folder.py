@@ -259,8 +259,8 @@ def wav_folder(
             their length, at random; for "mel" only.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
-        group: regular expression for the part of a file's path that names its group, such as a speaker; a group stays in
-            one part of the data.
+        group: regular expression for the part of a file's path that names its group, such as a speaker; a group stays
+            in one part of the data.
 
     Returns:
         Inputs (n, 1, length), stored as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders,

@@ -52,8 +52,8 @@ def cloud_folder(
         points: points per cloud; twice as many are stored, and training draws a new choice in every epoch.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the points and of the split.
-        group: regular expression for the part of a file's path that names its group, such as an object; a group stays in
-            one part of the data.
+        group: regular expression for the part of a file's path that names its group, such as an object; a group stays
+            in one part of the data.
 
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders, sorted.

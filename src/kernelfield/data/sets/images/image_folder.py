@@ -72,8 +72,8 @@ def image_folder(
             fewest of 8, 10, 12, 14 or 16 bits that hold the pixels of all images. New images have the same white.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
-        group: regular expression for the part of a file's path that names its group, such as a patient; a group stays in
-            one part of the data.
+        group: regular expression for the part of a file's path that names its group, such as a patient; a group stays
+            in one part of the data.
 
     Returns:
         Inputs (n, 1 or 3, rows, columns), stored as bytes; classes (n,), the names of the folders, sorted.

@@ -177,7 +177,8 @@ def _read_part(
 ) -> tuple[list[Series], list[str], Sequence[str]]:
     """Return the series of one file, its channels, and the names of its steps if it is wide.
 
-    The table has names and rows. Labels come from a column, another file, or are absent. ``columns`` are the names of the steps in training.
+    The table has names and rows. Labels come from a column, another file, or are absent. ``columns`` are the names of
+    the steps in training.
     """
     names, rows = table
     long = set(names) >= LONG
