@@ -18,6 +18,7 @@ from .io.arrays import as_numbers
 from .metadata import from_metadata
 from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
+from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
 
 if TYPE_CHECKING:
@@ -264,6 +265,7 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
         unseen = ~batch.mask.bool().flatten()
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
     mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
+    compare_fill_values(values.unsqueeze(0), data.channels, where)
     size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
     middle, ratio = values.nanmean(dim=1), size / usual
     away = (middle - mean).abs() > OTHER_MEAN * std

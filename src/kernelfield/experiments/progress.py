@@ -188,10 +188,10 @@ def _against_constant(result: dict[str, Any]) -> list[str]:
     """
     metric, constant, test = result["metric"], result.get("constant", {}), result["metrics"]["test"]
     lines = []
-    if metric in ("accuracy", "auc") and "accuracy" in constant and "accuracy" in test:
+    if metric == "accuracy" and metric in constant:
         if 1 - test["accuracy"] > (1 - constant["accuracy"]) / 2:
             shown = [("of the most frequent class alone", "accuracy", constant["accuracy"])]
-            shown += [("area under the ROC curve", "auc", test["auc"])] if "auc" in test and metric != "auc" else []
+            shown += [("area under the ROC curve", "auc", test["auc"])] if "auc" in test else []
             lines += [f"{'  ' + label:<38} {shown_score(name, value, digits=1)}" for label, name, value in shown]
     elif metric in ("mse", "mae") and test.get(metric, 0.0) > constant.get(metric, math.inf) / 2:
         lines.append(f"{'  of the mean of the training targets':<38} {shown_score(metric, constant[metric])}")

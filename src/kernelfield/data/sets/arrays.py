@@ -16,6 +16,7 @@ from ..io.arrays import check_channels_first, check_precision, finite_array, rea
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
+from ..transforms.fill_values import compare_fill_values
 from ..transforms.group_split import divide_parts
 from ..transforms.split import check_trained, class_index, moments
 
@@ -94,6 +95,7 @@ def arrays(
     small = inputs.dtype in (np.uint8, np.int16)
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))
     mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
+    compare_fill_values(_seen(values.float(), mask), (), str(paths[0]))
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen

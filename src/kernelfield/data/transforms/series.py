@@ -18,6 +18,7 @@ from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
+from .fill_values import compare_fill_values
 from .group_split import divide_parts
 from .split import check_trained, class_index, moments, pad
 
@@ -120,6 +121,7 @@ def build(
             )
     check_precision(np.concatenate([s.values for s in series], axis=1)[None], f"series of {name}")
     values, mask = _padded(series)
+    compare_fill_values(values, channels, name, 4)
     if observed is None:
         missing = values.isnan()
         observed = bool((missing.any(dim=1) & ~missing.all(dim=1)).any())
