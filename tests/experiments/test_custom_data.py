@@ -411,6 +411,26 @@ def test_streams_and_exports_have_the_rate_of_the_training(sound_run: Path, tmp_
     assert read_metadata(tmp_path / "net.pt2")["rate"] == 16_000
 
 
+@pytest.mark.parametrize("lines", [[], ["air,warm"], ["", " "]])
+def test_streams_without_samples_are_refused(two_sensors: Path, lines: list[str]) -> None:
+    with pytest.raises(ValueError, match="standard input must hold at least one sample"):
+        list(stream_input(two_sensors, "-", lines=lines))
+
+
+def test_empty_files_are_named_as_such(two_sensors: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").touch()
+    with pytest.raises(ValueError, match=r"new.csv must hold a line for each step, found an empty file"):
+        load_run(two_sensors).predict(tmp_path / "new.csv")
+
+
+def test_a_folder_of_tables_is_no_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "machines").mkdir()
+    for i in range(3):
+        (tmp_path / "machines" / f"m{i}.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"data must be one table, .* with 3 tables such as m0.csv; join them to one"):
+        recipe_for_path(tmp_path / "machines")
+
+
 def test_streams_of_other_data_refuse_sounds(two_sensors: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="file must not be a sound"):
         list(stream_input(two_sensors, write_tone(tmp_path / "tone.wav", 0.1, 1.0)))
