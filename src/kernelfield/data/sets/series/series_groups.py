@@ -23,7 +23,7 @@ def check_group(group: str | None, label: str) -> None:
 
 
 def take_column(
-    names: Sequence[str], rows: Sequence[Sequence[str]], column: str | None
+    names: list[str], rows: list[list[str]], column: str | None
 ) -> tuple[list[str], list[list[str]], list[str] | None]:
     """Return names and rows without a column, and its cells; None instead of cells if there is no such column.
 
@@ -31,8 +31,8 @@ def take_column(
     (['a'], [['1'], ['2']], ['anna', ''])
     """
     if column is None or column not in names:
-        return list(names), [list(row) for row in rows], None
-    place = list(names).index(column)
+        return names, rows, None
+    place = names.index(column)
     cells = [row[place].strip() if place < len(row) else "" for row in rows]
     return (
         [name for i, name in enumerate(names) if i != place],
@@ -77,7 +77,8 @@ def with_groups(
     elif not set(names) >= LONG:
         found = [cells[i] for i, _ in lines]
     else:
-        place, known = list(names).index("id"), {}
+        place = list(names).index("id")
+        known: dict[str, str] = {}
         for i, row in lines:
             key = row[place].strip()
             if known.setdefault(key, cells[i]) != cells[i]:
