@@ -87,6 +87,13 @@ class TestSamples:
         wanted = make().fit(x.astype(np.float64), CLASSES).predict_proba(x.astype(np.float64))
         np.testing.assert_array_equal(make().fit(x.astype(dtype), CLASSES).predict_proba(x.astype(dtype)), wanted)
 
+    def test_values_in_another_unit_are_reported(self, make: Any) -> None:
+        X = 1000 + series()
+        fitted = make().fit(X, CLASSES)
+        fitted.predict(X[:1])
+        with pytest.warns(UserWarning, match="channel 0 of X has a mean of 10.*; its values must have the same unit"):
+            fitted.predict(X / 100)
+
     def test_values_too_large_for_single_precision_are_refused(self, make: Any) -> None:
         with pytest.raises(ValueError, match="X must be finite"):
             make().fit(1e300 * series(), CLASSES)

@@ -46,6 +46,8 @@ SUFFIXES = {
     ".npz": "arrays",
     ".txt": "text",
 }
+#: endings of tables
+TABLES = (".csv", ".tsv", ".parquet")
 #: loaders of folders, with the suffixes of their files
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
@@ -77,7 +79,14 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _inside(path: Path) -> str:
     """Return the loader of images, sounds or point clouds that reads most of the files in a folder."""
-    return max(FOLDERS, key=lambda kind: len(find_visible(path, FOLDERS[kind])))
+    counts = {kind: len(find_visible(path, endings)) for kind, endings in FOLDERS.items()}
+    tables = find_visible(path, TABLES)
+    if tables and not any(counts.values()):
+        raise ValueError(
+            f"data must be one table, or a folder with train{tables[0].suffix} and test{tables[0].suffix}, got {path} "
+            f"with {len(tables)} tables such as {tables[0].name}; join them to one, with a column id"
+        )
+    return max(counts, key=lambda kind: counts[kind])
 
 
 def _has_names(path: Path) -> bool:

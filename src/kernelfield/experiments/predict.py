@@ -168,7 +168,7 @@ class TrainedRun:
 
         def read(path: Path) -> Batch:
             listed = asked.setdefault(str(path), [])
-            return replace(read_file(path, self.recipe, data, queries, listed), step=chosen)
+            return read_file(path, self.recipe, data, queries, listed, chosen)
 
         found = []
         done: dict[str, int] = {}

@@ -73,7 +73,7 @@ def stream_input(
     scale = opened.raw_scale() if raw else None
     data = None if raw else opened.data
     blocks = _blocks(source, recipe, data, every, lines)
-    for block in blocks if data is None else _compared(blocks, data, source):
+    for block in _not_empty(blocks if data is None else _compared(blocks, data, source), source):
         if block.shape[1] != recipe.shape.in_channels:
             raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
         if not bool(block.isfinite().all()):
@@ -113,6 +113,16 @@ def _blocks(
         yield from samples.view(1, 1, -1).split(every, dim=-1)
     else:
         raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
+
+
+def _not_empty(blocks: Iterable[Tensor], source: str | Path) -> Iterator[Tensor]:
+    """Yield blocks; raise a ValueError if there are none, since no predictions look like a broken pipe."""
+    block = None
+    for block in blocks:
+        yield block
+    if block is None:
+        where = "standard input" if str(source) == "-" else str(source)
+        raise ValueError(f"{where} must hold at least one sample, found none")
 
 
 def _compared(blocks: Iterable[Tensor], data: Data, source: str | Path) -> Iterator[Tensor]:
