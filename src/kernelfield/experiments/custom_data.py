@@ -13,6 +13,7 @@ import torch
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT, Int, ListOf
+from .._signature import accepted_arguments, takes_argument
 from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
@@ -133,6 +134,7 @@ def recipe_for(
     network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # False if the network reads features of the data
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
+    steps = steps and not _is_dense(data)  # targets at each position do not exist at other steps
     mapping = {
         "name": name,
         "title": f"{name}: custom data",
@@ -181,9 +183,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
     fixed = configuration(name, argument="model").arguments
     takes = options_of(name)
-    every = inspect.Parameter.VAR_KEYWORD in {
-        p.kind for p in inspect.signature(configuration(name).build).parameters.values()
-    }
+    every = accepted_arguments(configuration(name).build) is None
     if fixed.get("dim", data.dim) != data.dim:
         raise ValueError(f"model must take data of dim {data.dim}, got {name!r}, which takes dim {fixed['dim']}")
     wanted: dict[str, Any] = {"dropout": 0.1}
@@ -222,7 +222,7 @@ def _plain_readout(name: str) -> Any:
 def _takes_step(name: str) -> bool:
     """Return whether the forward pass of a network takes the sampling step."""
     forward = getattr(configuration(name).build, "forward", None)
-    return forward is None or "step" in inspect.signature(forward).parameters
+    return forward is None or takes_argument(forward, "step")
 
 
 def _sound_options(path: Path, model: str) -> dict[str, Any]:
