@@ -18,7 +18,7 @@ from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
-from .evaluation import evaluate
+from .evaluation import evaluate, one_step
 from .finish import write_pictures
 from .processes import split_over
 from .robustness import run_tests
@@ -324,7 +324,6 @@ def export_run_stream(
         tolerance: largest relative error of a kernel.
     """
     from ..streaming import distil, export_stream  # noqa: PLC0415
-    from .stream_input import one_step  # noqa: PLC0415
 
     run = Run(Path(folder))
     path = _export_path(run.folder / f"stream.{to}", out)
