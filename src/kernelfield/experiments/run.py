@@ -21,7 +21,9 @@ from .._signature import takes_argument
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from ..models.registry import configuration
+from .causality import check_language_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .effects import effective
 from .recipe import Recipe, read_recipe
 from .recipe_files import recipe_text
 from .run_files import read_json
@@ -77,9 +79,7 @@ def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> T
 
     Settings for parts that the network does not have are left out; see :mod:`~kernelfield.experiments.effects`.
     """
-    from .causality import check_language_model  # noqa: PLC0415
-    from .effects import effective  # noqa: PLC0415
-    from .task import Task  # noqa: PLC0415
+    from .task import Task  # noqa: PLC0415  # needs Lightning
 
     if recipe.shape.task == "language":
         check_language_model(network, recipe.shape.vocabulary or recipe.shape.out_channels, recipe.shape.size[0])
