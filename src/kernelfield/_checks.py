@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -24,6 +25,16 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
+
+
+def closest(name: Any, known: Iterable[str]) -> str:
+    """Return the end of an error about an unknown name: the most similar known name, or nothing.
+
+    >>> closest("smnits", ["smnist", "digits"]), closest("x", ["smnist"])
+    ("; the closest is 'smnist'", '')
+    """
+    close = difflib.get_close_matches(str(name), list(known), n=1)
+    return f"; the closest is {close[0]!r}" if close else ""
 
 
 def check_int(name: str, value: Any, least: int = 1) -> int:
