@@ -102,7 +102,8 @@ def recipe_for(
     By default the recipe trains a CCNN, or a small gridified network on point clouds, with AdamW at 0.01 and a cosine
     with warm-up, for about two thousand steps. Without a GPU, large data get fewer epochs, at least ten. The recipe
     holds only arguments that the network takes. With fewer than a hundred validation samples it selects the last epoch,
-    since the best validation score of so few samples is often luck.
+    since the best validation score of so few samples is often luck. A network that takes the sampling step, on a grid
+    and with one target per sample, is also tested at half the resolution.
 
     Args:
         data: the loaded data.
