@@ -860,3 +860,16 @@ def test_a_run_is_not_tested_or_continued_on_values_in_another_unit(tmp_path: Pa
     np.savez(tmp_path / "a.npz", inputs=x * np.array([[1.0], [1.8]]) + np.array([[0.0], [32.0]]), target=y)
     for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
         assert "the statistics of their values" in call(*command, code=2)
+
+
+def test_networks_that_take_the_step_are_tested_at_half_the_resolution(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "photos", 6, 10)
+    tests = {name: recipe_for_path(path, model=name).test for name in ("ccnn_4_140", "cifar_resnet_32", "resnet44_p4")}
+    assert tests == {"ccnn_4_140": {"step": [2.0]}, "cifar_resnet_32": {"step": [2.0]}, "resnet44_p4": {}}
+
+
+def test_targets_at_each_position_are_not_tested_at_another_resolution(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 8)).astype(np.float32)
+    np.savez(tmp_path / "dense.npz", inputs=x, target=np.tanh(x[:, 0]))
+    recipe = recipe_for_path(tmp_path / "dense.npz")
+    assert (recipe.shape.task, recipe.test) == ("dense-regression", {})

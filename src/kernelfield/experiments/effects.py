@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .._signature import takes_argument
 from ..groups import Bernoulli
 from .evaluation import norms_with_statistics
 from .optim import KINDS, parameter_kinds
@@ -89,17 +90,13 @@ _TRAINING: dict[str, Callable[[Recipe, nn.Module, Data | None], str]] = {
 
 
 def _step(recipe: Recipe, network: nn.Module) -> str:
-    from .task import takes_argument  # noqa: PLC0415
-
     if recipe.shape.irregular:
         return "data at points have no grid"
-    return "" if takes_argument(network, "step") else "the network does not take the sampling step"
+    return "" if takes_argument(network.forward, "step") else "the network does not take the sampling step"
 
 
 def _drop(network: nn.Module) -> str:
-    from .task import takes_argument  # noqa: PLC0415
-
-    lacks = [name for name in ("mask", "density") if not takes_argument(network, name)]
+    lacks = [name for name in ("mask", "density") if not takes_argument(network.forward, name)]
     return f"the network does not take {' and '.join(lacks)} of the observed positions" if lacks else ""
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._arguments import checked, checked_fields
+from .._checks import closest
 from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, Kind, ListOf, shown
 from .._object_kinds import DICT, Instance, MappingOf
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
@@ -127,7 +127,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
     for kind, values in recipe.test.items():
         if kind not in TESTS:
-            raise ValueError(f"{where}: {kind!r} is not a key of test{_closest(str(kind), TESTS)}")
+            raise ValueError(f"{where}: {kind!r} is not a key of test{closest(kind, TESTS)}")
         if not TESTS[kind].accepts(values, {}):
             raise ValueError(f"{where}: test.{kind} must be {TESTS[kind].text()}, got {shown(values)}")
     return recipe
@@ -161,7 +161,7 @@ def find_recipe(name: str | Path) -> Recipe:
         return recipe_from({"name": known, **mapping}, known)
     if is_file:
         raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
-    hint = _closest(str(name), list_recipes())
+    hint = closest(name, list_recipes())
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 
 
@@ -276,7 +276,7 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
     for part in path:
         if not isinstance(inner.get(part), dict):
             if part in inner or inner is mapping:
-                hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
+                hint = closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
                 raise ValueError(f"--set {setting}: {part!r} is not a section of a recipe{hint}")
             inner[part] = {}
         inner = inner[part]
@@ -318,7 +318,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("stored", True)}
     for key in mapping:
         if key not in known:
-            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{_closest(str(key), known)}")
+            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{closest(key, known)}")
     values = {}
     for name, entry in known.items():
         full = f"{path}.{name}" if path else name
@@ -330,7 +330,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     choices: dict[str, tuple[str, ...]] = getattr(kind, "choices", {})
     for name, allowed in choices.items():
         if name in values and values[name] not in allowed:
-            hint = _closest(values[name], allowed)
+            hint = closest(values[name], allowed)
             listed = ", ".join(allowed)
             raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
     try:
@@ -379,8 +379,3 @@ def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
         items = [_convert(item, v) for v in value] if isinstance(value, (list, tuple)) else [(None, False)]
         return [v for v, _ in items], all(fits for _, fits in items)
     return value, isinstance(value, origin)
-
-
-def _closest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; the closest is {close[0]!r}" if close else ""

@@ -15,6 +15,7 @@ from torch import nn
 
 from .. import fields, groups, masks
 from .._arguments import checked
+from .._checks import closest
 from .._kinds import TEXT, Int
 from .._object_kinds import MAKER
 
@@ -83,8 +84,7 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
                 f"{argument} must be one of list_models(), got {name!r}, which is not imported yet; "
                 f"kernelfield.models.import_network({name!r}) or, on the command line, --import {name} imports it"
             )
-        close = difflib.get_close_matches(str(name), _CONFIGURATIONS, n=1)
-        hint = f"; the closest is {close[0]!r}" if close else ""
+        hint = closest(name, _CONFIGURATIONS)
         raise ValueError(f"{argument} must be one of list_models(), got {name!r}{hint}")
     return _CONFIGURATIONS[name]
 

@@ -23,9 +23,9 @@ from .group_split import divide_parts
 from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like"]
+__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
@@ -356,3 +356,16 @@ def _place(
         coords[i, : len(t), 0] = torch.from_numpy(t)
         coords[i, len(t) :, 0] = float(t[-1])
     return list(series), coords, unit
+
+
+def task_of(labels: Iterable[str]) -> str:
+    """Return the task that labels suggest: "regression" for numbers of which some are fractions.
+
+    >>> task_of(["1", "2"]), task_of(["fast", "slow"]), task_of(["1", "2.5"])
+    ('classification', 'classification', 'regression')
+    """
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return "classification"
+    return "classification" if all(v.is_integer() for v in values) else "regression"

@@ -12,7 +12,7 @@ from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
 from ...io.cells import NONFINITE, number
 from ...io.pairs import split_files
-from ...transforms.series import Series, build, samples_like
+from ...transforms.series import Series, build, samples_like, task_of
 from .long_table import (
     LONG,
     aligned,
@@ -148,7 +148,7 @@ def csv_series(
     if dense:
         task = "dense-regression"
     elif task == "auto":
-        task = _task([s.label for part in series for s in part])
+        task = task_of([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
     return build(
         name,
@@ -371,11 +371,3 @@ def read_wide(
     if not series:
         raise ValueError(f"{path} must hold a series on each line after the first, found none")
     return series, ["value"]
-
-
-def _task(labels: Sequence[str]) -> str:
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"
