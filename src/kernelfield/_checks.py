@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,16 +26,6 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     if value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
-
-
-def closest(name: Any, known: Iterable[str]) -> str:
-    """Return the end of an error about an unknown name: the most similar known name, or nothing.
-
-    >>> closest("smnits", ["smnist", "digits"]), closest("x", ["smnist"])
-    ("; the closest is 'smnist'", '')
-    """
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; the closest is {close[0]!r}" if close else ""
 
 
 def check_int(name: str, value: Any, least: int = 1) -> int:
@@ -80,14 +71,60 @@ def is_symbolic(*numbers: Any) -> bool:
 def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[str]) -> None:
     """Raise a TypeError if ``options`` holds an argument that the class of ``owner`` does not take.
 
-    >>> check_options(object(), {"sise": 3}, ("size", "bias"))
+    >>> class Layer:
+    ...     def __init__(self, channels, **options):
+    ...         check_options(self, options, ("size", "bias"))
+    >>> Layer(4, sise=3)
     Traceback (most recent call last):
-    TypeError: object takes no argument 'sise'; its options are size, bias
+    TypeError: Layer takes no argument 'sise'; the closest is 'size'
+    >>> Layer(4, stride=2)
+    Traceback (most recent call last):
+    TypeError: Layer takes no argument 'stride'; it takes channels, size, bias
     """
     accepted = tuple(accepted)
     for name in options:
         if name not in accepted:
-            raise TypeError(f"{type(owner).__name__} takes no argument {name!r}; its options are {', '.join(accepted)}")
+            kind = type(owner)
+            named = inspect.signature(kind).parameters.values()
+            own = (p.name for p in named if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+            known = tuple(dict.fromkeys((*own, *accepted)))
+            hint = closest(name, known) or f"; it takes {', '.join(known)}"
+            raise TypeError(f"{kind.__name__} takes no argument {name!r}{hint}")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an error message: the known names most like ``name``; "" if none is.
+
+    Case and punctuation do not count. A name that is nearly the same comes first, then names that contain ``name``.
+
+    >>> closest("P4-CNN", ["p4cnn", "z2cnn"]), closest("sise", ["size", "bias"])
+    ("; the closest is 'p4cnn'", "; the closest is 'size'")
+    >>> closest("ccnn", ["z2cnn", "ccnn_4_140", "ccnn_6_380"])
+    "; the closest are 'ccnn_4_140' and 'ccnn_6_380'"
+    >>> closest("xyz", ["size"])
+    ''
+    """
+    wanted = _letters(name)
+    letters = {other: _letters(other) for other in known}
+    ratios = {other: difflib.SequenceMatcher(None, wanted, text).ratio() for other, text in letters.items()}
+    best = max(ratios, key=lambda other: ratios[other], default="")
+    inside = [other for other, text in letters.items() if wanted in text] if len(wanted) >= 3 else []
+    inside.sort(key=lambda other: not letters[other].startswith(wanted))
+    if best and ratios[best] >= 0.9:
+        found = [best]
+    elif inside:
+        found = inside[:3]
+    else:
+        found = [best] if best and ratios[best] >= 0.65 else []
+    if not found:
+        return ""
+    *most, last = map(repr, found)
+    return f"; the closest are {', '.join(most)} and {last}" if most else f"; the closest is {last}"
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def per_axis(value: Value | Sequence[Value], dim: int) -> tuple[Value, ...]:

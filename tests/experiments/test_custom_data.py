@@ -301,10 +301,13 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
 
 def test_options_of_the_loader(tmp_path: Path) -> None:
     write_images(tmp_path / "mixed", 8, 8, odd=True)
+    assert "data.resolution=" in call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", code=WRONG)
     call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
     assert find_recipe(tmp_path / "a.yaml").shape.size == [6, 6]
     path = write_wide(tmp_path / "wide.csv", label="target", values=[20 + i for i in range(40)])
-    assert "include 'label'" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    message = call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    assert "include 'label'" in message
+    assert "data.label=target" in message
     asked = ("--set", "data.label=target", "--set", "data.task=regression")
     call("new-recipe", tmp_path / "b.yaml", "--from", path, *asked, "--set", "training.epochs=3")
     recipe = find_recipe(tmp_path / "b.yaml")

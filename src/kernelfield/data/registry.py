@@ -212,7 +212,7 @@ def _sections(doc: str) -> dict[str, str]:
 
 def _entry(name: str) -> _Entry:
     if name not in _ENTRIES:
-        raise ValueError(f"name must be one of list_data(), got {name!r}{closest(name, _ENTRIES)}")
+        raise ValueError(f"name must be one of list_data(), got {name!r}{closest(str(name), _ENTRIES)}")
     return _ENTRIES[name]
 
 

@@ -127,7 +127,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
     for kind, values in recipe.test.items():
         if kind not in TESTS:
-            raise ValueError(f"{where}: {kind!r} is not a key of test{closest(kind, TESTS)}")
+            raise ValueError(f"{where}: {kind!r} is not a key of test{closest(str(kind), TESTS)}")
         if not TESTS[kind].accepts(values, {}):
             raise ValueError(f"{where}: test.{kind} must be {TESTS[kind].text()}, got {shown(values)}")
     return recipe
@@ -161,7 +161,7 @@ def find_recipe(name: str | Path) -> Recipe:
         return recipe_from({"name": known, **mapping}, known)
     if is_file:
         raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
-    hint = closest(name, list_recipes())
+    hint = closest(str(name), list_recipes())
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 
 
@@ -284,7 +284,17 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
 
 
 #: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` handles for every loader
-_GENERAL = ("name", "drop", "augment", "step", "subsample", "share")
+GENERAL = {
+    "name": "name of the data set.",
+    "drop": "share of positions, chosen at random, that are missing in training and test; another channel marks the "
+    "observed ones (chapter 2, section 5).",
+    "augment": "whether to augment series and sounds in training: true, or a mapping of shift, speed, gain, noise and "
+    "hide; images and sounds as mel bands have an option of this name of their own.",
+    "step": "sampling step of all splits in steps of the network, for a network that was trained at another "
+    "resolution: fine-tuning at twice the resolution has 0.5 and the old model.size.",
+    "subsample": "keep every n-th position of sequences in all splits; the training step is then n times longer.",
+    "share": "share of the training samples to keep, the same share of every class.",
+}
 
 
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
@@ -293,7 +303,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
-    options = {key: value for key, value in data.items() if key not in _GENERAL}
+    options = {key: value for key, value in data.items() if key not in GENERAL}
     try:
         shape = data_shape(data["name"], **options)
     except (TypeError, ValueError) as error:
@@ -318,7 +328,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("stored", True)}
     for key in mapping:
         if key not in known:
-            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{closest(key, known)}")
+            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{closest(str(key), known)}")
     values = {}
     for name, entry in known.items():
         full = f"{path}.{name}" if path else name
@@ -330,7 +340,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     choices: dict[str, tuple[str, ...]] = getattr(kind, "choices", {})
     for name, allowed in choices.items():
         if name in values and values[name] not in allowed:
-            hint = closest(values[name], allowed)
+            hint = closest(str(values[name]), allowed)
             listed = ", ".join(allowed)
             raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
     try:

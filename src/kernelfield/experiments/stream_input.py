@@ -74,7 +74,8 @@ def stream_input(
     blocks = _blocks(source, recipe, data, every, lines)
     for block in _not_empty(blocks if data is None else _compared(blocks, data, source), source):
         if block.shape[1] != recipe.shape.in_channels:
-            raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+            count = recipe.shape.in_channels
+            raise ValueError(f"{source} must hold {count} values per time step (its channels), got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")

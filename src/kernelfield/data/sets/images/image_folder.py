@@ -195,7 +195,7 @@ def stack_images(
         other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
         raise ValueError(
             f"images must have the same size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} "
-            f"and {arrays[other].shape[:2]} for {paths[other]}"
+            f"and {arrays[other].shape[:2]} for {paths[other]}; data.resolution=64 makes them 64×64"
         )
     if gray is None:
         gray = all((a[..., :1] == a).all() for a in arrays)

@@ -19,6 +19,7 @@ from .long_table import (
     cell_label,
     check_ids,
     compare_columns,
+    list_columns,
     query_last,
     query_listed,
     read_cells,
@@ -183,8 +184,7 @@ def _read_part(
     names, rows = table
     long = set(names) >= LONG
     if not long and (dense or labels_by_id is not None):
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
+        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {list_columns(names)}")
     if long:
         compare_columns(names, label, path)
     if long and (dense or labels_by_id is not None):
@@ -192,11 +192,14 @@ def _read_part(
     if not long and {"id", "time"} <= {name.lower() for name in names}:
         raise ValueError(
             f"{path}, line 1: expected columns id, time, channel and value, one measurement per line, found "
-            f"{', '.join(names[:6])}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
+            f"{list_columns(names)}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
         )
     if label not in names:
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
+        words = [name for name in names if name and not name[-1].isdigit()]
+        raise ValueError(
+            f"{path}, line 1: expected column names that include {label!r}, found {list_columns(names)}; "
+            f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
+        )
     if long:
         return (*read_long(path, names, rows, label, nonfinite), ())
     series, channels = read_wide(path, names, rows, label, nonfinite, columns)
@@ -247,7 +250,7 @@ def csv_samples(
             asked += [(s.key, s.at) for s in series]
         return samples_like(data, [aligned(s, channels, data.channels) for s in series])
     if "time" in map(str.lower, names) and "time" not in map(str.lower, data.columns):
-        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {', '.join(names[:6])}")
+        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {list_columns(names)}")
     if at is not None:
         raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
