@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import NOT_NEGATIVE, POSITIVE, Int, ListOf
 from .._object_kinds import CALLABLE, IterableOf, TensorOf
-from ._compare import assert_close, assert_same_shape_and_dtype, evaluation, scale_of, signal_of
+from ._compare import (
+    assert_close,
+    assert_same_shape_and_dtype,
+    check_depends,
+    evaluation,
+    other_signal,
+    scale_of,
+    signal_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -58,11 +66,13 @@ def equivariance_error(
 
     .. math:: \max_g \|f(g x) - g f(x)\|_\infty \,/\, \|f(x)\|_\infty
 
+    An output that is the same for another input has no error to measure, and raises an :class:`AssertionError`.
+
     Args:
         model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
             run in evaluation mode.
         group: the elements to try and how they act.
-        x: (batch, channels, [group,] \*space) signal.
+        x: (batch, channels, [group,] \*space) signal, which should have no symmetries of its own.
         invariant: the output should not change at all.
         output_action: how an element acts on the output, ``group.act`` if not given.
 
@@ -91,11 +101,14 @@ def assert_equivariant(
     x: Tensor,
     *,
     rtol: float = 1e-5,
-    atol: float = 1e-6,
+    atol: float = 0.0,
     invariant: bool = False,
     output_action: Callable[[Any, Tensor], Tensor] | None = None,
 ) -> None:
     r"""Assert that f(g x) = g f(x), or f(g x) = f(x) if ``invariant``, for every element g of ``group``.
+
+    The assertion also fails if it would compare nothing: if the output is the same for another input, or nowhere above
+    ``atol``.
 
     Args:
         model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
@@ -113,10 +126,10 @@ def assert_equivariant(
     >>> assert_equivariant(lambda x: x.amax(-1), Mirror(dim=1), x, invariant=True)
     >>> assert_equivariant(lambda x: x.cumsum(-1), Mirror(dim=1), x)
     Traceback (most recent call last):
-    AssertionError: not equivariant to element tensor([-1.]): differs by 6 (allowed 7.1e-05) at (0, 0, 2): got 7, ...
+    AssertionError: not equivariant to element tensor([-1.]): differs by 6 (allowed 7e-05) at (0, 0, 2): got 7, ...
     """
     kind = "invariant" if invariant else "equivariant"
-    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
+    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action, atol):
         assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
 
 
@@ -153,7 +166,7 @@ def assert_causal(
     chosen = list(range(length - 1) if times is None else times)
     if any(t >= length for t in chosen):
         raise ValueError(f"times must be below the {length} times of x, got {chosen}")
-    other = _other_signal(x)
+    other = other_signal(x)
     with evaluation(model):
         expected = signal_of(model(x))
         if expected.shape[-1:] != x.shape[-1:]:
@@ -176,15 +189,6 @@ def _rounding(dtype: torch.dtype) -> float:
     return torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
 
 
-def _other_signal(x: Tensor) -> Tensor:
-    """Return a signal, or token ids of the same range, that differ from ``x`` nearly everywhere."""
-    if not x.is_floating_point():
-        return x.amin() + x.amax() - x
-    # A separate generator: an assertion must not advance the global random state.
-    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
-    return noise - x  # mostly of the other sign, so that a rectifier cannot hide the dependence
-
-
 @checked(
     x=TensorOf("float", "batch, channels, *space"),
     shift=Int(-(2**28)) | ListOf(Int(-(2**28))),
@@ -200,7 +204,7 @@ def assert_translation_equivariant(
     periodic: bool = False,
     margin: int | None = None,
     rtol: float = 1e-5,
-    atol: float = 1e-6,
+    atol: float = 0.0,
 ) -> None:
     r"""Assert that a shifted input gives the same output, shifted.
 
@@ -238,6 +242,7 @@ def assert_translation_equivariant(
             signal_of(model(x)),
             signal_of(model(x.roll(shifts, axes))).roll([-s for s in shifts], axes),
         )
+        check_depends(model, x, expected, atol)
     if expected.shape[2:] != x.shape[2:]:
         raise AssertionError(f"space of {tuple(x.shape[2:])} in, output of shape {tuple(expected.shape)}")
     for axis, n in zip(axes, zeros, strict=True):
@@ -324,13 +329,16 @@ def _equivariance_pairs(
     x: Tensor,
     invariant: bool,
     output_action: Callable[[Any, Tensor], Tensor] | None,
+    atol: float = 0.0,
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    act = output_action or group.act
     elements = list(group.elements())
     if not elements:
         raise ValueError(f"group must have elements to try, got none from {group!r}")
     with evaluation(model):
-        y = signal_of(model(x))
+        output = model(x)
+        y = signal_of(output)
+        check_depends(model, x, y, atol)
+        moves = len(elements) == 1
         for element in elements:
             try:
                 moved = group.act(element, x)
@@ -338,7 +346,38 @@ def _equivariance_pairs(
                 raise ValueError(
                     f"x must be a signal that the group acts on, got shape {tuple(x.shape)}: {error}"
                 ) from error
-            yield element, signal_of(model(moved)), y if invariant else act(element, y)
+            moves = moves or not torch.equal(moved, x)
+            got = model(moved)
+            if invariant:
+                wanted = y
+            elif output_action is not None:
+                wanted = output_action(element, y)
+            else:
+                wanted = _acted(group, element, output, got)
+            yield element, signal_of(got), wanted
+    if not moves:
+        raise ValueError(f"x must not be symmetric, got a signal that every element of {group!r} maps to itself")
+
+
+def _acted(group: SignalGroup, element: Any, output: Any, got: Any) -> Tensor:
+    """Return ``output`` transformed by ``element``, as ``group`` acts on it; ``got`` has the same sampled elements."""
+    y, sampled, theirs = signal_of(output), _sampled_elements(group, output), _sampled_elements(group, got)
+    what = f"not equivariant to element {element!r}"
+    if len(sampled) != len(theirs) or any(not torch.equal(a, b) for a, b in zip(sampled, theirs, strict=True)):
+        raise AssertionError(f"{what}: the output has other elements of its group than that of x")
+    try:
+        return group.act(element, y, *sampled)
+    except (IndexError, RuntimeError, TypeError, ValueError) as error:
+        raise AssertionError(
+            f"{what}: {group!r} does not act on the output, of shape {tuple(y.shape)}: {error}; "
+            "an invariant output needs invariant=True, any other an output_action"
+        ) from error
+
+
+def _sampled_elements(group: SignalGroup, output: Any) -> tuple[Tensor, ...]:
+    """Return the elements of a signal on ``group`` that has some of them only."""
+    some = getattr(output, "group", None) == group and not output.complete
+    return (output.elements,) if some else ()
 
 
 def _sampled(signal: Tensor | Callable[[Tensor], Tensor], shape: Sequence[int], step: tuple[float, ...]) -> Tensor:
