@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ..._kinds import RATE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
@@ -32,7 +33,7 @@ __all__ = ["GroupSelfAttention", "LiftingSelfAttention"]
 ENCODINGS = ("relative", "absolute", "none")
 
 
-class _SelfAttention(nn.Module):
+class _SelfAttention(ComputedBuffers):
     """Base class of lifting attention and attention on a group."""
 
     lifts: bool
@@ -77,7 +78,7 @@ class _SelfAttention(nn.Module):
         self.encoding = encoding
         self.dropout, self.value_dropout = dropout, value_dropout
         # A buffer on the module's device, because a CUDA graph cannot contain a copy from the host.
-        self.register_buffer("all_elements", group.elements(), persistent=False)
+        self.register_computed("all_elements", group.elements())
         self._offset_cache: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self._captured_offsets: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk, self.method = chunk, method
