@@ -89,7 +89,7 @@ class GroupKernel(ComputedBuffers):
         self.group = group
         self.interactions = group.check_interactions(interactions)
         self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
-        keep_geometry(self, "kernel_size")
+        keep_geometry(self, "kernel_size", "group")
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)

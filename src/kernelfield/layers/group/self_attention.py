@@ -17,6 +17,7 @@ from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.conv.shape import is_symbolic
 from ...ops.graph_cache import capturing
+from ..kernel_state import keep_geometry
 from ..pointwise import Pointwise
 from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
@@ -73,6 +74,8 @@ class _SelfAttention(ComputedBuffers):
         Int(codes).check("head_channels", inner)
         self.head_channels = inner
         self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
+        self.size = size if neighborhood is None else None
+        keep_geometry(self, "neighborhood", "size")
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
