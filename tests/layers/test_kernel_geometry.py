@@ -40,8 +40,8 @@ CASES = [
     (group_kernel, {"kernel_size": 7}, "kernel_size"),
     (group_kernel, {"group": kf.groups.Cyclic(8), "samples": None}, r"group=SO2 .* group=Cyclic\(8\)"),
     (table_kernel, {"group": kf.groups.Cyclic(2)}, "group"),
-    (attention, {"neighborhood": 7}, "neighborhood"),
-    (attention, {"neighborhood": None, "size": 9}, "neighborhood=None, size=9"),
+    (attention, {"neighborhood": 7}, r"reach=2.0 .* reach=3.0"),
+    (attention, {"neighborhood": None, "size": 9}, "reach=9.0"),
 ]
 
 
@@ -75,7 +75,7 @@ def test_other_numbers_of_elements_load_without_a_word() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         group_kernel(samples=8).load_state_dict(torch.load(file, weights_only=True))
-        attention(neighborhood=5, size=9).load_state_dict(attention().state_dict())
+        attention(neighborhood=None, size=2).load_state_dict(attention(neighborhood=5).state_dict())
 
 
 def test_plain_dictionaries_and_copies_load_without_a_word() -> None:

@@ -74,8 +74,7 @@ class _SelfAttention(ComputedBuffers):
         Int(codes).check("head_channels", inner)
         self.head_channels = inner
         self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
-        self.size = size if neighborhood is None else None
-        keep_geometry(self, "neighborhood", "size")
+        keep_geometry(self, "reach")
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
