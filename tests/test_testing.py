@@ -199,6 +199,12 @@ class TestCausality:
         with pytest.raises(AssertionError, match="not causal: the output at time"):
             assert_causal(leaks, torch.randn(1, 1, 8), times=range(6))
 
+    def test_an_output_that_ignores_its_input_is_refused(self) -> None:
+        x = torch.randn(1, 2, 8)
+        with pytest.raises(AssertionError, match="nothing to compare: no output changes"):
+            assert_causal(torch.ones_like, x)
+        assert_causal(torch.ones_like, x, times=[7])  # the whole input: nothing to change
+
     def test_rounding_is_allowed_unless_asked_otherwise(self) -> None:
         x = torch.randn(1, 1, 12)
 
@@ -287,6 +293,10 @@ class TestResolution:
                 shape=[30, 24],
                 steps=[(0.5, 2)],
             )
+
+    def test_an_output_that_ignores_its_input_is_refused(self) -> None:
+        with pytest.raises(AssertionError, match="the output is the same for another input"):
+            assert_resolution_consistent(lambda x, step: torch.ones_like(x), torch.randn(1, 1, 8), steps=[2])
 
     @pytest.mark.parametrize("step", [2, 0.4])
     def test_a_forgotten_measure_fails(self, step: float) -> None:
