@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from kernelfield.groups import Cyclic
+from kernelfield.groups import SO2, Cyclic
 from kernelfield.layers import GroupSignal
 from kernelfield.testing import (
     SignalGroup,
@@ -147,6 +147,29 @@ class TestEquivariance:
             assert_equivariant(lambda x: signal(x, 0.0, 1.0), Cyclic(4), image)
         with pytest.raises(AssertionError, match="the output has other elements"):
             assert_equivariant(lambda x: signal(x, *((0.0, 2.0) if x is image else (2.0, 0.0))), Cyclic(4), image)
+
+    def test_chosen_elements(self, image: torch.Tensor) -> None:
+        def half_turns(x: torch.Tensor) -> torch.Tensor:
+            return x * torch.linspace(-1, 1, 6).square()
+
+        assert_equivariant(half_turns, Rotations(), image, elements=[0, 2])
+        with pytest.raises(AssertionError, match="not equivariant to element 1"):
+            assert_equivariant(half_turns, Rotations(), image)
+        with pytest.raises(AssertionError, match="not equivariant to element 3"):
+            assert_equivariant(half_turns, Rotations(), image, elements=[0, 3])
+
+    def test_elements_of_a_continuous_group(self, image: torch.Tensor) -> None:
+        group, turns = SO2(), torch.pi / 2 * torch.arange(4)[:, None]
+
+        def turned(x: torch.Tensor, order: tuple[int, ...] = (2, 0, 3, 1)) -> GroupSignal:
+            parts = [group.act(turns[i], group.act(-turns[i], x).cumsum(-1)) for i in order]
+            return GroupSignal(torch.stack(parts, dim=2), turns[list(order)], group=group)
+
+        assert_equivariant(turned, group, image, elements=turns)
+        with pytest.raises(ValueError, match=r"\belements must be given for SO2"):
+            assert_equivariant(turned, group, image)
+        with pytest.raises(AssertionError, match="elements must be a set that element"):
+            assert_equivariant(lambda x: turned(x, (0, 1)), group, image, elements=turns)
 
     def test_a_group_without_elements_is_refused(self, image: torch.Tensor) -> None:
         with pytest.raises(ValueError, match=r"\bgroup must"):

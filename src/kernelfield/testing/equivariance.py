@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
-from .._kinds import NOT_NEGATIVE
-from .._object_kinds import TensorOf
+from .._kinds import ANY, NOT_NEGATIVE
+from .._object_kinds import IterableOf, TensorOf
 from ._compare import assert_close, assert_same_shape_and_dtype, check_depends, evaluation, scale_of, signal_of
 
 if TYPE_CHECKING:
@@ -38,7 +38,10 @@ class SignalGroup(Protocol):
         r"""Return ``signal`` transformed: (batch, channels, \*space) or (batch, channels, group, \*space)."""
 
 
-@checked(x=TensorOf("float", "batch, channels, …"))
+@checked(
+    x=TensorOf("float", "batch, channels, …"),
+    elements=TensorOf("float", "n, coords", empty=False) | IterableOf(ANY, least=1) | None,
+)
 def equivariance_error(
     model: Callable[[Tensor], Any],
     group: SignalGroup,
@@ -46,6 +49,7 @@ def equivariance_error(
     *,
     invariant: bool = False,
     output_action: Callable[[Any, Tensor], Tensor] | None = None,
+    elements: Iterable[Any] | Tensor | None = None,
 ) -> float:
     r"""Return how far ``model`` is from commuting with ``group``, relative to the size of its output.
 
@@ -60,6 +64,8 @@ def equivariance_error(
         x: (batch, channels, [group,] \*space) signal, which should have no symmetries of its own.
         invariant: the output should not change at all.
         output_action: how an element acts on the output, ``group.act`` if not given.
+        elements: the elements to try, ``group.elements()`` if not given: for a continuous group, or for the elements
+            to which a model is partially equivariant.
 
     >>> class Mirror:
     ...     def elements(self):
@@ -73,13 +79,18 @@ def equivariance_error(
     0.857
     """
     errors = []
-    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action):
+    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action, elements):
         assert_same_shape_and_dtype(f"at element {element!r}", got, wanted)
         errors.append(float((got - wanted).abs().amax()) / scale_of(wanted))
     return float(torch.tensor(errors, dtype=torch.float64).amax())  # unlike max, never loses a NaN
 
 
-@checked(x=TensorOf("float", "batch, channels, …"), rtol=NOT_NEGATIVE, atol=NOT_NEGATIVE)
+@checked(
+    x=TensorOf("float", "batch, channels, …"),
+    rtol=NOT_NEGATIVE,
+    atol=NOT_NEGATIVE,
+    elements=TensorOf("float", "n, coords", empty=False) | IterableOf(ANY, least=1) | None,
+)
 def assert_equivariant(
     model: Callable[[Tensor], Any],
     group: SignalGroup,
@@ -89,6 +100,7 @@ def assert_equivariant(
     atol: float = 0.0,
     invariant: bool = False,
     output_action: Callable[[Any, Tensor], Tensor] | None = None,
+    elements: Iterable[Any] | Tensor | None = None,
 ) -> None:
     r"""Assert that f(g x) = g f(x), or f(g x) = f(x) if ``invariant``, for every element g of ``group``.
 
@@ -104,6 +116,8 @@ def assert_equivariant(
         atol: difference allowed on top of that.
         invariant: the output should not change at all.
         output_action: how an element acts on the output, ``group.act`` if not given.
+        elements: the elements to try, ``group.elements()`` if not given: for a continuous group, or for the elements
+            to which a model is partially equivariant.
 
     >>> from kernelfield.groups import Mirror
     >>> x = torch.tensor([[[1.0, 2.0, 4.0]]])
@@ -114,7 +128,7 @@ def assert_equivariant(
     AssertionError: not equivariant to element tensor([-1.]): differs by 6 (allowed 7e-05) at (0, 0, 2): got 7, ...
     """
     kind = "invariant" if invariant else "equivariant"
-    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action, atol):
+    for element, got, wanted in _equivariance_pairs(model, group, x, invariant, output_action, elements, atol):
         assert_close(f"not {kind} to element {element!r}", got, wanted, rtol, atol)
 
 
@@ -124,17 +138,18 @@ def _equivariance_pairs(
     x: Tensor,
     invariant: bool,
     output_action: Callable[[Any, Tensor], Tensor] | None,
+    elements: Iterable[Any] | Tensor | None,
     atol: float = 0.0,
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
-    elements = list(group.elements())
-    if not elements:
+    chosen = list(_listed(group) if elements is None else elements)
+    if not chosen:
         raise ValueError(f"group must have elements to try, got none from {group!r}")
     with evaluation(model):
         output = model(x)
         y = signal_of(output)
         check_depends(model, x, y, atol)
-        moves = len(elements) == 1
-        for element in elements:
+        moves = len(chosen) == 1
+        for element in chosen:
             try:
                 moved = group.act(element, x)
             except (IndexError, RuntimeError, ValueError) as error:
@@ -152,6 +167,13 @@ def _equivariance_pairs(
             yield element, signal_of(got), wanted
     if not moves:
         raise ValueError(f"x must not be symmetric, got a signal that every element of {group!r} maps to itself")
+
+
+def _listed(group: SignalGroup) -> Iterable[Any]:
+    try:
+        return group.elements()
+    except TypeError as error:
+        raise ValueError(f"elements must be given for {group!r}, got None: {error}") from error
 
 
 def _acted(group: SignalGroup, element: Any, output: Any, got: Any) -> Tensor:
