@@ -52,11 +52,20 @@ def check_positive(name: str, value: Any) -> float:
     """
     if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if _is_symbolic(value):
+    if is_symbolic(value):
         return value  # a comparison would turn it into a constant
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
+
+
+def is_symbolic(*numbers: Any) -> bool:
+    """Return whether any of these numbers is known only at run time, such as a dynamic length under torch.export.
+
+    >>> is_symbolic(3, 0.5)
+    False
+    """
+    return any(type(n).__name__ in ("SymInt", "SymFloat") for n in numbers)
 
 
 def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[str]) -> None:
@@ -184,8 +193,4 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     # SymFloat, a step that depends on the length of a dynamic axis, is no subclass of float.
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or _is_symbolic(value)
-
-
-def _is_symbolic(value: Any) -> bool:
-    return type(value).__name__ in ("SymInt", "SymFloat")
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or is_symbolic(value)

@@ -252,18 +252,21 @@ def _leaves(mapping: dict[str, Any]) -> frozenset[str]:
 def _shorten_schedule(mapping: dict[str, Any], recipe: Recipe, given: set[str]) -> None:
     """Scale the warm-up and milestones of a recipe that do not end within its new, smaller number of epochs.
 
+    A warm-up must also end before the first milestone.
+
     Otherwise the learning rate would not reach its value, or would never be lowered, and nothing would say so.
     """
     epochs, before = mapping["training"].get("epochs"), recipe.training.epochs
     if not isinstance(epochs, int) or not 0 < epochs < before:
         return
     scaled = recipe.schedule.scaled(epochs / before)
-    schedule = mapping["schedule"]
-    if "schedule.warmup" not in given and recipe.schedule.warmup >= epochs:
-        schedule["warmup"] = round(scaled.warmup, 4)
+    schedule, ends = mapping["schedule"], [epochs]
     kept = schedule.get("milestones") == recipe.schedule.milestones
     if kept and any(epoch >= epochs for epoch in recipe.schedule.milestones):
         schedule["milestones"] = [round(epoch, 4) for epoch in scaled.milestones]
+        ends += schedule["milestones"]
+    if "schedule.warmup" not in given and recipe.schedule.warmup >= min(ends):
+        schedule["warmup"] = round(scaled.warmup, 4)
 
 
 def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:

@@ -12,8 +12,8 @@ import torch
 from .._checks import check_choice
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
-from ..layers.continuous.penalties import OTHER_PARAMETERS, penalised_filters, penalised_layers
 from ..layers.group.wavelets import penalised_wavelets
+from ..layers.penalties import OTHER_PARAMETERS, penalised_filters, penalised_layers
 from ..models import Augerino, DNArch
 
 if TYPE_CHECKING:
