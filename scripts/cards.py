@@ -43,7 +43,7 @@ STEPS = {
     "ckcnn_copy.copy_100": 1000,
     "ckcnn_adding.adding_100": 1562,
     "full_gcnn_t2.rotmnist": 78,
-    "flextcn_2.smnist": 429,
+    "flextcn_2.smnist": 170,
     "ckcnn_copy.copy_200": 1000,
     "full_gcnn_se2.rotmnist": 60,
     "partial_gcnn_se2.rotmnist": 60,
@@ -88,7 +88,8 @@ Machines: {machines}.
 
 The recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and each has the same
 proportion of every class. Every share gets the same number of steps, rounded to full epochs and fewer than the weight
-had ({shares}), so these scores are below those of the table. {missing}
+had ({shares}), so these scores are below those of the table. Shares with more samples than
+these steps use once have the same score. {missing}
 
 `python scripts/cards.py page` writes this page from `benchmarks/results/cards.json` and `card-shares.json`. `python
 scripts/cards.py shares --accelerator cuda --data FOLDER` measures the missing shares.
@@ -188,7 +189,7 @@ def page(cards: dict[str, Any]) -> str:
         rows=rows,
         machines="; ".join(machines(cards)),
         shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
-        missing=f"They are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
+        missing=f"Scores on shares are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
     )
     for name, card in sorted(cards.items()):
         text += f"\n## {name}\n\n"
