@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+from kernelfield.groups import SO2
 from kernelfield.testing import (
     SignalGroup,
     assert_causal,
@@ -107,6 +108,10 @@ class TestEquivariance:
             assert_equivariant(torch.relu, Nothing(), image)
         with pytest.raises(ValueError, match=r"\bgroup must"):
             equivariance_error(torch.relu, Nothing(), image)
+
+    def test_a_continuous_group_is_refused_with_a_finite_one_to_try(self, image: torch.Tensor) -> None:
+        with pytest.raises(TypeError, match=r"\bgroup must .*SO2\(\).*Cyclic\(4\)"):
+            assert_equivariant(torch.relu, SO2(), image)
 
     def test_modules_are_evaluated_and_left_in_their_mode(self, image: torch.Tensor) -> None:
         model = nn.Sequential(nn.Dropout(0.5), nn.BatchNorm2d(1), nn.ReLU().eval())

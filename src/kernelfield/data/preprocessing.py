@@ -18,13 +18,16 @@ from .io.arrays import as_numbers
 from .metadata import from_metadata
 from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
+from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
 from .transforms.to_sequence import pixel_order
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .base import Data
 
-__all__ = ["Preprocessing", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
+__all__ = ["Preprocessing", "compare_channels", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
 
 #: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
 #: warning says that the unit may differ
@@ -264,18 +267,43 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
     if batch.mask is not None:
         unseen = ~batch.mask.bool().flatten()
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
+    compare_fill_values(values.unsqueeze(0), data.channels, where)
     mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
+    compare_channels(values, mean, std, data.channels, where, other_size=other_size, stacklevel=4)
+
+
+def compare_channels(
+    values: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    names: Sequence[str],
+    where: str,
+    *,
+    other_size: float = OTHER_SIZE,
+    stacklevel: int = 3,
+) -> None:
+    """Warn if the values of a channel are far larger or smaller than in training; see :func:`compare_values`.
+
+    Args:
+        values: (channels, n) raw values in float64; NaN is a missing value.
+        mean: (channels,) means in training.
+        std: (channels,) standard deviations in training; infinite ones are not compared.
+        names: names of the channels, if known.
+        where: description of the samples.
+        other_size: ratio of root mean squares that raises the warning.
+        stacklevel: number of calls between the warning and the line that it names.
+    """
     size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
     middle, ratio = values.nanmean(dim=1), size / usual
     away = (middle - mean).abs() > OTHER_MEAN * std
-    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0)
+    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0) & std.isfinite()
     for channel in torch.nonzero(strange).flatten().tolist()[:3]:
-        name = repr(data.channels[channel]) if channel < len(data.channels) else str(channel)
+        name = repr(names[channel]) if channel < len(names) else str(channel)
         warnings.warn(
             f"channel {name} of {where} has a mean of {middle[channel]:.3g} and a root mean square of "
             f"{size[channel]:.3g}, and in training {mean[channel]:.3g} and {usual[channel]:.3g}; its values must have "
             "the same unit",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 

@@ -13,6 +13,7 @@ import torch
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT, Int, ListOf
+from .._signature import accepted_arguments, takes_argument
 from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
@@ -46,6 +47,8 @@ SUFFIXES = {
     ".npz": "arrays",
     ".txt": "text",
 }
+#: endings of tables
+TABLES = (".csv", ".tsv", ".parquet")
 #: loaders of folders, with the suffixes of their files
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
@@ -77,7 +80,14 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _inside(path: Path) -> str:
     """Return the loader of images, sounds or point clouds that reads most of the files in a folder."""
-    return max(FOLDERS, key=lambda kind: len(find_visible(path, FOLDERS[kind])))
+    counts = {kind: len(find_visible(path, endings)) for kind, endings in FOLDERS.items()}
+    tables = find_visible(path, TABLES)
+    if tables and not any(counts.values()):
+        raise ValueError(
+            f"data must be one table, or a folder with train{tables[0].suffix} and test{tables[0].suffix}, got {path} "
+            f"with {len(tables)} tables such as {tables[0].name}; join them to one, with a column id"
+        )
+    return max(counts, key=lambda kind: counts[kind])
 
 
 def _has_names(path: Path) -> bool:
@@ -101,7 +111,8 @@ def recipe_for(
     By default the recipe trains a CCNN, or a small gridified network on point clouds, with AdamW at 0.01 and a cosine
     with warm-up, for about two thousand steps. Without a GPU, large data get fewer epochs, at least ten. The recipe
     holds only arguments that the network takes. With fewer than a hundred validation samples it selects the last epoch,
-    since the best validation score of so few samples is often luck.
+    since the best validation score of so few samples is often luck. A network that takes the sampling step, on a grid
+    and with one target per sample, is also tested at half the resolution.
 
     Args:
         data: the loaded data.
@@ -133,6 +144,7 @@ def recipe_for(
     network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # False if the network reads features of the data
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
+    steps = steps and not _is_dense(data)  # targets at each position do not exist at other steps
     mapping = {
         "name": name,
         "title": f"{name}: custom data",
@@ -181,9 +193,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
     fixed = configuration(name, argument="model").arguments
     takes = options_of(name)
-    every = inspect.Parameter.VAR_KEYWORD in {
-        p.kind for p in inspect.signature(configuration(name).build).parameters.values()
-    }
+    every = accepted_arguments(configuration(name).build) is None
     if fixed.get("dim", data.dim) != data.dim:
         raise ValueError(f"model must take data of dim {data.dim}, got {name!r}, which takes dim {fixed['dim']}")
     wanted: dict[str, Any] = {"dropout": 0.1}
@@ -222,7 +232,7 @@ def _plain_readout(name: str) -> Any:
 def _takes_step(name: str) -> bool:
     """Return whether the forward pass of a network takes the sampling step."""
     forward = getattr(configuration(name).build, "forward", None)
-    return forward is None or "step" in inspect.signature(forward).parameters
+    return forward is None or takes_argument(forward, "step")
 
 
 def _sound_options(path: Path, model: str, given: dict[str, Any]) -> dict[str, Any]:

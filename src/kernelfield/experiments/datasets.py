@@ -44,13 +44,8 @@ def recipe_data(
 ) -> Data:
     """Return the data of a recipe, checked against its shape.
 
-    Section ``data`` may hold these keys besides the options of the loader. ``drop`` is the share of positions, chosen
-    at random, that are missing in training and test; another channel marks the observed ones (chapter 2, section 5).
-    ``step`` is the sampling step of all splits in steps of the network, for a network that was trained at another
-    resolution: fine-tuning at twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample``
-    keeps every n-th position of sequences in all splits; the training step is then n times longer. ``share`` keeps a
-    share of the training samples. ``augment`` augments series and sounds in training: true, or arguments of
-    :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
+    Section ``data`` may hold the keys of :data:`~kernelfield.experiments.recipe.GENERAL` besides the options of the
+    loader.
 
     Args:
         recipe: the recipe.

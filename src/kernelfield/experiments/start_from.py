@@ -154,7 +154,7 @@ def load_weights(
         if name not in fits:
             here, there = tuple(target[name].shape), tuple(source[name].shape) if name in source else None
             why = "missing" if there is None else "for other classes" if here == there else f"{there}"
-            lines.append(f"  {name}: {here} here, {why} in {start.name}; it starts afresh")
+            lines.append(f"  {name}: {here} here, {why} in {start.name}; reinitialised")
             if freeze and name not in classifier:
                 raise ValueError(
                     f"freeze must be False if weights outside the classifier do not fit, got{lines[-1][1:]}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from .._signature import takes_argument
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
@@ -149,8 +150,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {model!r} with {', '.join(given)}: {error}"
             raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
-        takes_any = any(p.name == "coords" or p.kind is p.VAR_KEYWORD for p in _parameters(network))
-        if split.coords is not None and not takes_any:
+        if split.coords is not None and not takes_argument(network.forward, "coords"):
             raise ValueError(f"X must lie on a grid for a {type(network).__name__}, got times")
         check_no_gaps(network, split.mask)
         try:
@@ -277,10 +277,6 @@ class TrainedNetwork(NetworkArguments, Estimator):
             return [(1 / count, 1.0)] * count
         share, factor = self._blend_ or (0.5, 1.0)
         return [(share / count, factor)] * count + [(1 - share, 1.0)]
-
-
-def _parameters(network: nn.Module) -> list[inspect.Parameter]:
-    return list(inspect.signature(network.forward).parameters.values())
 
 
 @torch.no_grad()

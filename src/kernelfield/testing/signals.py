@@ -61,7 +61,7 @@ def equivariance_error(
     Args:
         model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
             run in evaluation mode.
-        group: the elements to try and how they act.
+        group: the elements to try and how they act; for a network on a continuous group, a finite group inside it.
         x: (batch, channels, [group,] \*space) signal.
         invariant: the output should not change at all.
         output_action: how an element acts on the output, ``group.act`` if not given.
@@ -100,7 +100,7 @@ def assert_equivariant(
     Args:
         model: maps a signal to a signal; if it returns a tuple, the first entry is the signal. A module is
             run in evaluation mode.
-        group: the elements to try and how they act.
+        group: the elements to try and how they act; for a network on a continuous group, a finite group inside it.
         x: (batch, channels, [group,] \*space) signal, which should have no symmetries of its own.
         rtol: difference allowed, relative to the largest entry of the output.
         atol: difference allowed on top of that.
@@ -326,7 +326,11 @@ def _equivariance_pairs(
     output_action: Callable[[Any, Tensor], Tensor] | None,
 ) -> Iterator[tuple[Any, Tensor, Tensor]]:
     act = output_action or group.act
-    elements = list(group.elements())
+    try:
+        elements = list(group.elements())
+    except TypeError as error:
+        hint = "try a finite one, such as Cyclic(4) for a network on SO2()"
+        raise TypeError(f"group must list the elements to try, got {group!r} ({error}); {hint}") from error
     if not elements:
         raise ValueError(f"group must have elements to try, got none from {group!r}")
     with evaluation(model):

@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._kinds import RATE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
-from ...ops.conv.shape import is_symbolic
 from ...ops.graph_cache import capturing
 from ..pointwise import Pointwise
 from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
