@@ -105,11 +105,12 @@ def find_start(name: str | Path, run: Run | None = None) -> Start:
     """
     beside = [] if run is None else [run.folder.parent / name]
     for folder in (Path(name), *beside):
-        if folder.is_dir():
+        if Run(folder).exists:
             return Start(str(folder), Run(folder))
     if is_weight(name):
         return Start(str(name))
-    where = f"neither it nor {beside[0]} exists" if beside else "there is no such folder"
+    where = f"neither it nor {beside[0]} is a run" if beside else "there is no such folder"
+    where = "the folder has no recipe.yaml" if Path(name).is_dir() else where
     try:
         find_weight(str(name))
     except ValueError as error:
