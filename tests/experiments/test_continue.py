@@ -259,7 +259,7 @@ class TestPretrainedStart:
 
     def test_a_weight_for_other_dimensions_is_refused(self) -> None:
         source = {"name": "chirps", "train": 8}
-        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
+        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim 2\. preprocessing\("):
             recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
 
     def test_a_network_that_is_always_dense(self) -> None:

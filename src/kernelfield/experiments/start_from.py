@@ -27,9 +27,10 @@ __all__ = [
     "Start",
     "check_times",
     "classifier_names",
+    "conversion_hint",
     "find_start",
     "freeze_body",
-    "input_options",
+    "_input_options",
     "is_weight",
     "load_weights",
     "model_of",
@@ -240,7 +241,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     """
     start = start if isinstance(start, Start) else find_start(start)
     recipe = start.recipe()
-    found, data = input_options(recipe), recipe.data
+    found, data = _input_options(recipe), recipe.data
     if data["name"] == loader:
         there = start.preparation()
         found |= {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
@@ -251,7 +252,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     return {key: v for key, v in found.items() if v is not None and key in takes}
 
 
-def input_options(recipe: Recipe) -> dict[str, Any]:
+def _input_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of loaders of images or sounds that give inputs like those of a recipe."""
     shape, rate, layout = recipe.shape, sampling_rate(recipe), image_layout(recipe)
     if shape.irregular or shape.vocabulary is not None or shape.task != "classification":
@@ -263,6 +264,13 @@ def input_options(recipe: Recipe) -> dict[str, Any]:
     if len(side) == 1 and shape.in_channels == 1 and rate is not None and rate == int(rate):
         return {"rate": int(rate), "features": "raw", "length": side[0]}
     return {}
+
+
+def conversion_hint(start: Start) -> str:
+    """Return the end of an error about data that do not fit a weight: how to convert images and sounds for it."""
+    if start.run is not None or not _input_options(start.recipe()):
+        return ""
+    return f". preprocessing(create_model({start.name!r}, pretrained=True)) converts images and sounds"
 
 
 def source_lines(start: Start, source: dict[str, Any]) -> list[str]:
