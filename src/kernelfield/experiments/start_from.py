@@ -30,7 +30,6 @@ __all__ = [
     "conversion_hint",
     "find_start",
     "freeze_body",
-    "_input_options",
     "is_weight",
     "load_weights",
     "model_of",
