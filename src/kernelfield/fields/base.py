@@ -100,11 +100,19 @@ class Field(nn.Module):
         if channels is not None and channels > self.channels:
             raise ValueError(f"channels must be at most the field's {self.channels}, got {channels}")
         with torch.autocast(coords.device.type, enabled=False):
-            return self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
+            values = self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
+        if not torch.compiler.is_compiling() and values.shape != (
+            wanted := (*coords.shape[:-1], channels or self.channels)
+        ):
+            raise ValueError(
+                f"{type(self).__name__}.evaluate must return one value per channel, {wanted} for coords of shape "
+                f"{tuple(coords.shape)}, got {tuple(values.shape)}"
+            )
+        return values
 
     def evaluate(self, coords: Tensor) -> Tensor:
         """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define evaluate(coords), the values of the field")
 
     def features(self, coords: Tensor) -> Tensor | None:  # noqa: ARG002
         """Return the inputs of the last linear map, (…, dim) to (…, hidden); None for a field without one."""
@@ -171,7 +179,9 @@ class Field(nn.Module):
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:
         """Multiply the field's values by ``factor``, one for all or one per channel, in place."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define scale_(factor), with which layers set the scale of a new kernel"
+        )
 
     def spread_phases_(self) -> None:
         """Draw the phases of a field of sines uniformly, in place; do nothing for other fields."""
