@@ -209,6 +209,14 @@ class TestPretrainedStart:
         assert find_start("flextcn_2.smnist", Run(tmp_path / "new")).run == old
         assert find_start("flextcn_2.smnist").run is None
 
+    def test_a_folder_without_a_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "flextcn_2.smnist").mkdir()  # such as that of a card
+        assert find_start("flextcn_2.smnist").run is None
+        (tmp_path / "without").mkdir()
+        with pytest.raises(ValueError, match=r"start_from must .*, got .*without.*: the folder has no recipe\.yaml"):
+            find_start(tmp_path / "without")
+
     def test_an_unknown_tag_lists_near_ones(self) -> None:
         with pytest.raises(ValueError, match=r"start_from .*'flextcn_2\.smnist'"):
             find_start("flextcn_2.smnst")
@@ -251,7 +259,7 @@ class TestPretrainedStart:
 
     def test_a_weight_for_other_dimensions_is_refused(self) -> None:
         source = {"name": "chirps", "train": 8}
-        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
+        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim 2\. preprocessing\("):
             recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
 
     def test_a_network_that_is_always_dense(self) -> None:

@@ -27,9 +27,9 @@ __all__ = [
     "Start",
     "check_times",
     "classifier_names",
+    "conversion_hint",
     "find_start",
     "freeze_body",
-    "input_options",
     "is_weight",
     "load_weights",
     "model_of",
@@ -105,11 +105,12 @@ def find_start(name: str | Path, run: Run | None = None) -> Start:
     """
     beside = [] if run is None else [run.folder.parent / name]
     for folder in (Path(name), *beside):
-        if folder.is_dir():
+        if Run(folder).exists:
             return Start(str(folder), Run(folder))
     if is_weight(name):
         return Start(str(name))
-    where = f"neither it nor {beside[0]} exists" if beside else "there is no such folder"
+    where = f"neither it nor {beside[0]} is a run" if beside else "there is no such folder"
+    where = "the folder has no recipe.yaml" if Path(name).is_dir() else where
     try:
         find_weight(str(name))
     except ValueError as error:
@@ -239,7 +240,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     """
     start = start if isinstance(start, Start) else find_start(start)
     recipe = start.recipe()
-    found, data = input_options(recipe), recipe.data
+    found, data = _input_options(recipe), recipe.data
     if data["name"] == loader:
         there = start.preparation()
         found |= {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
@@ -250,7 +251,7 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     return {key: v for key, v in found.items() if v is not None and key in takes}
 
 
-def input_options(recipe: Recipe) -> dict[str, Any]:
+def _input_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of loaders of images or sounds that give inputs like those of a recipe."""
     shape, rate, layout = recipe.shape, sampling_rate(recipe), image_layout(recipe)
     if shape.irregular or shape.vocabulary is not None or shape.task != "classification":
@@ -262,6 +263,13 @@ def input_options(recipe: Recipe) -> dict[str, Any]:
     if len(side) == 1 and shape.in_channels == 1 and rate is not None and rate == int(rate):
         return {"rate": int(rate), "features": "raw", "length": side[0]}
     return {}
+
+
+def conversion_hint(start: Start) -> str:
+    """Return the end of an error about data that do not fit a weight: how to convert images and sounds for it."""
+    if start.run is not None or not _input_options(start.recipe()):
+        return ""
+    return f". preprocessing(create_model({start.name!r}, pretrained=True)) converts images and sounds"
 
 
 def source_lines(start: Start, source: dict[str, Any]) -> list[str]:
