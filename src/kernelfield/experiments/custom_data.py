@@ -337,7 +337,7 @@ def load_path(
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
     if start_from is not None:
-        kept = source_of(start_from)
+        kept = source_of(start_from, where["root"])
         chosen = {**kept, **chosen} if kept["name"] == kind else chosen
     if kind == "wav_folder":
         chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}

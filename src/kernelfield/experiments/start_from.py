@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.metadata import same_samples, samples_record
 from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
 from .recipe import Recipe, recipe_from
@@ -33,6 +34,7 @@ __all__ = [
     "model_of",
     "size_lines",
     "source_of",
+    "split_lines",
 ]
 
 #: smallest share of copied weights; below it, the source counts as another network
@@ -41,6 +43,8 @@ LEAST_COPIED = 0.1
 MOST_LINES = 8
 #: options of a loader that determine the network's input; they are kept together with its weights
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points", "white")
+#: options of a loader that divide the samples; they are kept for the same file or folder
+_SPLIT = ("group", "shares", "seed")
 #: largest relative difference of two units of time that count as equal
 _UNIT_ROUNDING = 1e-6
 
@@ -218,13 +222,15 @@ def model_of(name: str | Path) -> dict[str, Any]:
     return {key: v for key, v in model.items() if key not in ("in_channels", "out_channels", "size", "dim")}
 
 
-def source_of(name: str | Path) -> dict[str, Any]:
+def source_of(name: str | Path, root: str | None = None) -> dict[str, Any]:
     """Return the options of a loader that determine the network's input, and the loader's ``name``.
 
     Values that the loader found in the training data, such as the unit of time, count as given.
 
     Args:
         name: name of a run or a weight.
+        root: file or folder of the new training. If it is that of the old one, the options that divide the samples are
+            kept too: otherwise training samples of the weights would become test samples.
     """
     start = find_start(name)
     data, there = start.recipe().data, start.preparation()
@@ -233,7 +239,18 @@ def source_of(name: str | Path) -> dict[str, Any]:
         found["observed"] = there["in_channels"] > there["stored"]["inputs"]["shape"][0]
     takes = describe(data["name"]).options
     given = {key: v for key, v in found.items() if v is not None and key in takes}
-    return {**given, **{key: v for key, v in data.items() if key == "name" or (key in _FEATURES and v is not None)}}
+    kept = ("name", *_FEATURES, *(_SPLIT if root is not None and data.get("root") == root else ()))
+    return {**given, **{key: v for key, v in data.items() if key in kept and v is not None}}
+
+
+def split_lines(start: Start, recipe: Recipe, data: Data) -> list[str]:
+    """Return a line if the same file or folder is now divided in another way than for the weights."""
+    then, there = start.preparation().get("samples"), start.recipe().data
+    same_place = there.get("name") == recipe.data.get("name") and there.get("root") == recipe.data.get("root")
+    if then is None or there.get("root") is None or not same_place or same_samples(then, samples_record(data)):
+        return []
+    line = f"  samples: {recipe.data['root']} is divided or labelled in another way than for {start.name}"
+    return [f"{line}, so test samples may be training samples of its weights; test on other files"]
 
 
 def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:
