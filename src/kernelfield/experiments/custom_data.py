@@ -351,7 +351,7 @@ def load_path(
     chosen = {"name": kind, **where, **(source or {})}
     model = str(options.get("model", ""))
     if start_from is not None:
-        chosen = {**source_of(start_from, kind), **chosen}
+        chosen = {**source_of(start_from, kind, where["root"]), **chosen}
         model = model or model_of(start_from)["name"]
     if kind == "wav_folder":
         chosen = _sound_options(Path(path).expanduser(), model, chosen)
