@@ -112,7 +112,7 @@ def test_streams_of_every_kind_predict_the_same(run: Path, tmp_path: Path, endin
 
 @pytest.mark.parametrize(
     ("lines", "says"),
-    [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels"), (["1", "nan"], "sample 2")],
+    [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "must hold 1 values"), (["1", "nan"], "sample 2")],
 )
 def test_streams_of_bad_lines(run: Path, lines: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
