@@ -291,8 +291,8 @@ def test_small_units_are_normalised(tmp_path: Path) -> None:
 
 def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 2, 6))
-    np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), groups=np.arange(20))
-    with pytest.warns(UserWarning, match="arrays groups are not read"):
+    np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), weights=np.arange(20))
+    with pytest.warns(UserWarning, match="arrays weights are not read"):
         assert load("arrays", tmp_path / "t.npz").classes == ("a", "b")
     x[:, 1] = np.nan
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)

@@ -176,12 +176,13 @@ class SampledKernel(ComputedBuffers):
 
     def _apply_published_scale_(self) -> None:
         """Scale the kernel as in the publication of the field's starting values; see :data:`.start.SCALING`."""
-        if self.field.scaling == "measured":
+        scaling = self.field.scaling
+        if scaling == "measured":
             self.preserve_variance_()
-        elif self.field.scaling == "points":
-            terms = self.in_channels // self.groups * (self.neighbors or self._initial_points())
-            self.field.scale_(1 / math.sqrt(terms))
-            if self._initial_points() <= _FEW_POINTS and self.energy() < _SILENT:
+        elif scaling == "points":
+            points = self._initial_points()
+            self.field.scale_(1 / math.sqrt(self.in_channels // self.groups * (self.neighbors or points)))
+            if points <= _FEW_POINTS and self.energy() < _SILENT:
                 # Chapter 3's sines are 0 in the middle of a kernel, so a mask that keeps only the middle keeps nothing.
                 self.field.spread_phases_()
                 self.preserve_variance_()

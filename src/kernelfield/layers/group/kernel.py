@@ -129,11 +129,6 @@ class GroupKernel(ComputedBuffers):
     def _axes(self) -> tuple[int, ...]:
         return tuple(range(4, 4 + self.group.dim))
 
-    @property
-    def table_index(self) -> Tensor | None:
-        r"""Index of every kernel entry in the (rotated) table, (out, n_out, in, n_in, \*points), or None."""
-        return None if self.look_up is None else self.look_up.kernel_index()
-
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""
         if out_elements is None and in_elements is None and self.look_up is not None:

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._computed import ComputedBuffers
 from ..._kinds import RATE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
-from ...ops.conv.shape import is_symbolic
 from ...ops.graph_cache import capturing
 from ..kernel_state import keep_geometry
 from ..pointwise import Pointwise
