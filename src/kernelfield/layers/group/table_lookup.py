@@ -98,7 +98,7 @@ class SharedLookUp:
         look_ups: the look-ups.
 
     >>> look_ups = [LookUp(torch.tensor([1, 0]).view(1, 1, 1, 1, 2), 1), LookUp(torch.zeros(1, 1, 1, 1, 1).long(), 1)]
-    >>> tables = [nn.Parameter(torch.tensor([3.0, 4.0])), nn.Parameter(torch.tensor([5.0]))]
+    >>> tables = [torch.nn.Parameter(torch.tensor(values)) for values in ([3.0, 4.0], [5.0])]
     >>> with SharedLookUp(look_ups).kernels(tables):
     ...     [look_up(table).flatten().tolist() for look_up, table in zip(look_ups, tables)]
     [[4.0, 3.0], [5.0]]
