@@ -323,8 +323,8 @@ def export_run_stream(
         out: file to write; by default stream.pt2 or stream.onnx in the folder of the run.
         tolerance: largest relative error of a kernel.
     """
+    from ..data.transforms.series import one_step  # noqa: PLC0415
     from ..streaming import distil, export_stream  # noqa: PLC0415
-    from .stream_input import one_step  # noqa: PLC0415
 
     run = Run(Path(folder))
     path = _export_path(run.folder / f"stream.{to}", out)

@@ -18,6 +18,7 @@ from ..data.io.arrays import read_array
 from ..data.io.cells import number
 from ..data.preprocessing import compare_values, in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
+from ..data.transforms.series import one_step
 from ..streaming import Stream
 from ..streaming.causality import check_causal
 from .datasets import sampling_rate
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["heard_accuracy", "one_step", "stream_input"]
+__all__ = ["heard_accuracy", "stream_input"]
 
 #: number of samples at the beginning of a stream whose unit is compared with that of training
 COMPARED = 200
@@ -212,11 +213,6 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
             "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
         )
     return prepare
-
-
-def one_step(step: float | tuple[float, ...]) -> float:
-    """Return the sampling step of a sequence, which may be given for each of its axes."""
-    return float(step[0] if isinstance(step, (tuple, list)) else step)
 
 
 @torch.no_grad()

@@ -25,12 +25,14 @@ from .split import check_trained, class_index, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like"]
+__all__ = ["Series", "build", "compare_queries", "one_step", "query_targets", "samples_like"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
+#: least number of gaps between times that tell their sampling rate
+_ENOUGH = 8
 #: share of the range of query times by which new ones may exceed it
 _MARGIN = 0.05
 
@@ -202,18 +204,52 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
     timed = series[0].times is not None
     if timed and data.unit is None:
         raise ValueError(f"series must have no times, like those of {data.name}, found series with times")
-    at = None
-    if timed:
+    at, step = None, data.test.step
+    if timed and data.unit is not None:
         if data.dates is not None:
             _check_dates(series, data.dates)
-        series, coords, unit = _place(series, data.unit, points=data.test.coords is not None)
+        unit, factor = data.unit, _other_gap(series, data)
         _compare_extent(series, unit, data)
+        series, coords, _ = _place(series, unit * factor, points=data.test.coords is not None)
+        step = step if factor == 1 else factor * one_step(step)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
     _compare_channels(values, data, series)
     if at is not None:
         compare_queries(at, data.reach, unit)
-    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+    seen = None if data.test.mask is None and bool(mask.all()) else mask
+    return Batch(values, coords=coords, mask=seen, at=at, step=step)
+
+
+def _other_gap(series: Sequence[Series], data: Data) -> float:
+    """Return the sampling step of series on a grid in units of the training step, 1 unless all have another one.
+
+    At another sampling rate the network reads them with that step. On the grid of the training, every second value of
+    series at half the rate would be missing, and those at twice the rate have no place. Few samples do not tell gaps
+    from another rate.
+    """
+    times = [_since(s.times, s) for s in series if s.times is not None]
+    gaps = np.concatenate([np.diff(t) for t in times])
+    if data.test.coords is not None or data.unit is None or len(gaps) < _ENOUGH or not (gaps > 0).all():
+        return 1.0
+    gap = float(np.median(gaps))
+    factor = gap / data.unit
+    whole = max(factor, 1 / factor)
+    even = all(np.abs(t / gap - np.round(t / gap)).max() < 1e-3 for t in times)
+    if whole < 1.5 or abs(whole - round(whole)) > 1e-3 * whole or not even:
+        return 1.0
+    factor = float(round(whole)) if factor > 1 else 1 / round(whole)
+    warnings.warn(
+        f"times of {series[0].where} and others lie {gap:.6g} apart, and in training {data.unit:.6g}; they are read "
+        f"with sampling step {factor:g}",
+        stacklevel=4,
+    )
+    return factor
+
+
+def one_step(step: float | tuple[float, ...]) -> float:
+    """Return the sampling step of a sequence, which may be given for each of its axes."""
+    return float(step[0] if isinstance(step, (tuple, list)) else step)
 
 
 def _always(values: Tensor, channels: Sequence[str]) -> tuple[str, ...]:
