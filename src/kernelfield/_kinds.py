@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from ._checks import is_symbolic
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
@@ -36,7 +38,6 @@ __all__ = [
     "ListOf",
     "Number",
     "PerAxis",
-    "is_symbolic",
     "parts_of",
     "shown",
 ]
@@ -371,11 +372,6 @@ class PerAxis(Kind):
         if isinstance(dim, (list, tuple)):
             return len(dim)
         return dim if type(dim) is int else None
-
-
-def is_symbolic(value: Any) -> bool:
-    """Return whether a number is symbolic, such as the length of a dynamic axis under torch.export."""
-    return type(value).__name__ in ("SymInt", "SymFloat")
 
 
 #: takes anything

@@ -171,6 +171,23 @@ def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None
         assert batch.scale == TargetScale.of(data.train.target)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_classes_with_an_axis_of_channels_are_announced(channels: int, tmp_path: Path) -> None:
+    classes = np.arange(20 * 64).reshape(20, 8, 8) % 3
+    target = classes[:, None] if channels == 1 else (classes[:, None] == np.arange(3)[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(20, 1, 8, 8)), y=target)
+    with pytest.warns(UserWarning, match=r"target of shape .* whole numbers, .* store shape \(20, 8, 8\)"):
+        assert load("arrays", tmp_path / "data.npz").task == "dense-regression"
+    assert load("arrays", tmp_path / "data.npz", task="dense-regression").out_channels == channels
+    if channels == 1:
+        data = load("arrays", tmp_path / "data.npz", task="segmentation")
+        assert (data.task, data.classes, tuple(data.train.target.shape[1:])) == (
+            "segmentation",
+            ("0", "1", "2"),
+            (8, 8),
+        )
+
+
 def test_masked_positions_do_not_count_in_the_normalisation(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     x, y = source.normal(3, 2, size=(20, 2, 30)), source.normal(-5, 4, size=(20, 1, 30))

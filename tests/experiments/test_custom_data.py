@@ -301,10 +301,13 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
 
 def test_options_of_the_loader(tmp_path: Path) -> None:
     write_images(tmp_path / "mixed", 8, 8, odd=True)
+    assert "data.resolution=" in call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", code=WRONG)
     call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
     assert find_recipe(tmp_path / "a.yaml").shape.size == [6, 6]
     path = write_wide(tmp_path / "wide.csv", label="target", values=[20 + i for i in range(40)])
-    assert "include 'label'" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    message = call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    assert "include 'label'" in message
+    assert "data.label=target" in message
     asked = ("--set", "data.label=target", "--set", "data.task=regression")
     call("new-recipe", tmp_path / "b.yaml", "--from", path, *asked, "--set", "training.epochs=3")
     recipe = find_recipe(tmp_path / "b.yaml")
@@ -860,3 +863,16 @@ def test_a_run_is_not_tested_or_continued_on_values_in_another_unit(tmp_path: Pa
     np.savez(tmp_path / "a.npz", inputs=x * np.array([[1.0], [1.8]]) + np.array([[0.0], [32.0]]), target=y)
     for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
         assert "the statistics of their values" in call(*command, code=2)
+
+
+def test_networks_that_take_the_step_are_tested_at_half_the_resolution(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "photos", 6, 10)
+    tests = {name: recipe_for_path(path, model=name).test for name in ("ccnn_4_140", "cifar_resnet_32", "resnet44_p4")}
+    assert tests == {"ccnn_4_140": {"step": [2.0]}, "cifar_resnet_32": {"step": [2.0]}, "resnet44_p4": {}}
+
+
+def test_targets_at_each_position_are_not_tested_at_another_resolution(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 8)).astype(np.float32)
+    np.savez(tmp_path / "dense.npz", inputs=x, target=np.tanh(x[:, 0]))
+    recipe = recipe_for_path(tmp_path / "dense.npz")
+    assert (recipe.shape.task, recipe.test) == ("dense-regression", {})

@@ -20,6 +20,7 @@ from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
+from .transforms.to_sequence import pixel_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,17 +51,18 @@ class Preprocessing:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.name = str(config.get("name", "the network"))
+        self.name = str(config.get("name") or config.get("started_from") or "the network")
         if config.get("preprocessing") is None:
             raise ValueError(f"model must come with a stored preprocessing, got {self.name} without one")
         self.data: Data = from_metadata(config["preprocessing"])
         self.rate: float | None = config.get("rate")
+        self._classes = tuple(config.get("classes", self.data.classes))
         self._layout: dict[str, Any] = config.get("layout") or {}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty if there are none."""
-        return self.data.classes
+        """Names of the classes that the network predicts; empty if there are none, or after a new classifier."""
+        return self._classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -135,8 +137,7 @@ class Preprocessing:
             order = self._layout.get("permute")
             if order is None:
                 return x
-            seed = torch.Generator().manual_seed(order)
-            return x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
+            return x.index_select(2, pixel_order(x.shape[2], order).to(x.device))
         x = self._with_channels(x, len(size), channels)
         if len(size) == 1:
             return self._at_rate(x, rate)
@@ -326,7 +327,8 @@ def preprocessing(model: Any) -> Preprocessing:
     """Return the transform that belongs to a pretrained network.
 
     Args:
-        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, or from ``from_pretrained``.
+        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, from ``from_pretrained``, or of
+            a run.
 
     >>> import kernelfield as kf
     >>> net = kf.create_model("flextcn_2.smnist", pretrained=True).eval()

@@ -13,6 +13,7 @@ import torch
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT, Int, ListOf
+from .._signature import accepted_arguments, takes_argument
 from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
@@ -25,7 +26,7 @@ from .effects import check_effects, effective
 from .recipe import Recipe, recipe_from
 from .recipe_files import parse_value
 from .run import make_network, make_task
-from .start_from import find_start, model_of, source_of
+from .start_from import conversion_hint, find_start, model_of, source_of
 
 if TYPE_CHECKING:
     from ..data.base import Data
@@ -110,7 +111,8 @@ def recipe_for(
     By default the recipe trains a CCNN, or a small gridified network on point clouds, with AdamW at 0.01 and a cosine
     with warm-up, for about two thousand steps. Without a GPU, large data get fewer epochs, at least ten. The recipe
     holds only arguments that the network takes. With fewer than a hundred validation samples it selects the last epoch,
-    since the best validation score of so few samples is often luck.
+    since the best validation score of so few samples is often luck. A network that takes the sampling step, on a grid
+    and with one target per sample, is also tested at half the resolution.
 
     Args:
         data: the loaded data.
@@ -142,6 +144,7 @@ def recipe_for(
     network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # False if the network reads features of the data
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
+    steps = steps and not _is_dense(data)  # targets at each position do not exist at other steps
     mapping = {
         "name": name,
         "title": f"{name}: custom data",
@@ -164,10 +167,12 @@ def recipe_for(
 
 def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
     """Return section ``model`` of a recipe: the network of a run or a weight, adapted to these data."""
-    model, there = model_of(start_from), len(find_start(start_from).recipe().shape.size)
+    start, model = find_start(start_from), model_of(start_from)
+    there = len(start.recipe().shape.size)
     if there != data.dim:
         raise ValueError(
             f"start_from must be a network for data of dim {data.dim}, got {start_from!r}, which takes dim {there}"
+            f"{conversion_hint(start)}"
         )
     try:
         fresh = _network(data, model["name"])
@@ -190,9 +195,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
     fixed = configuration(name, argument="model").arguments
     takes = options_of(name)
-    every = inspect.Parameter.VAR_KEYWORD in {
-        p.kind for p in inspect.signature(configuration(name).build).parameters.values()
-    }
+    every = accepted_arguments(configuration(name).build) is None
     if fixed.get("dim", data.dim) != data.dim:
         raise ValueError(f"model must take data of dim {data.dim}, got {name!r}, which takes dim {fixed['dim']}")
     wanted: dict[str, Any] = {"dropout": 0.1}
@@ -231,16 +234,26 @@ def _plain_readout(name: str) -> Any:
 def _takes_step(name: str) -> bool:
     """Return whether the forward pass of a network takes the sampling step."""
     forward = getattr(configuration(name).build, "forward", None)
-    return forward is None or "step" in inspect.signature(forward).parameters
+    return forward is None or takes_argument(forward, "step")
 
 
-def _sound_options(path: Path, model: str) -> dict[str, Any]:
-    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10."""
-    rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
+def _sound_options(path: Path, model: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10.
+
+    Args:
+        path: folder of the sounds.
+        model: name of the network.
+        given: options that are known; the others depend on them.
+    """
+    rate = given.get("rate") or (sound.usual_rate(path) if path.is_dir() else sound.RATE)
+    found: dict[str, Any] = {"rate": rate}
     if model and configuration(model).build is WaveletNet:
-        return {"rate": rate}
-    length = {"length": sound.usual_length(path, rate)} if path.is_dir() else {}
-    return {"rate": rate, "features": "mel", "augment": True, **length}
+        return found | given
+    if path.is_dir() and given.get("length") is None:
+        found["length"] = sound.usual_length(path, rate)
+    if given.get("features", "mel") == "mel":
+        found |= {"features": "mel", "augment": True}
+    return found | given
 
 
 @checked()
@@ -328,7 +341,7 @@ def load_path(
     Args:
         path: see :func:`recipe_for_path`.
         source: see :func:`recipe_for_path`.
-        start_from: see :func:`recipe_for`; data of the same kind are prepared as for that network.
+        start_from: see :func:`recipe_for`; images and sounds are converted to the input of that network.
         options: further arguments of :func:`recipe_for`.
     """
     if source is not None and "name" in source:
@@ -336,11 +349,12 @@ def load_path(
     else:
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
+    model = str(options.get("model", ""))
     if start_from is not None:
-        kept = source_of(start_from, where["root"])
-        chosen = {**kept, **chosen} if kept["name"] == kind else chosen
+        chosen = {**source_of(start_from, kind, where["root"]), **chosen}
+        model = model or model_of(start_from)["name"]
     if kind == "wav_folder":
-        chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}
+        chosen = _sound_options(Path(path).expanduser(), model, chosen)
     name = Path(path).resolve().stem
     data = load_source(chosen, f"data {name!r}")
     takes = set(describe(chosen["name"]).options) - set(chosen)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from ..models import DNArch
 from .baseline import constant_scores
-from .evaluation import evaluate
+from .evaluation import evaluate, heard_accuracy
 from .metrics import IGNORED, observed_target, target_of
 from .processes import split_over
 from .robustness import other_data_tests, run_tests
@@ -183,7 +183,6 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
     from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
     from ..viz.figures import plot_samples  # noqa: PLC0415
     from ..viz.report import write_report  # noqa: PLC0415
-    from .stream_input import heard_accuracy  # noqa: PLC0415
 
     # On the device of the training, a pass over the test data takes seconds. The rest runs on the CPU.
     worst = worst_samples(task, data, batch=batch)

@@ -12,6 +12,8 @@ from .._arguments import checked
 from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
+from .._signature import takes_argument
+from ..data.base import one_step
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
@@ -177,14 +179,13 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
         out: file to write; by default network.pt2 or network.onnx in the folder of the run.
     """
     from ..export import export_network  # noqa: PLC0415
-    from .task import takes_argument  # noqa: PLC0415
 
     run = Run(Path(folder))
     recipe = run.recipe()
     data = run_metadata(run, recipe)
     path = _export_path(run.folder / f"network.{to}", out)
     network = run.network()
-    inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
+    inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network.forward, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         described = _export_metadata(recipe, data)
@@ -323,7 +324,6 @@ def export_run_stream(
         out: file to write; by default stream.pt2 or stream.onnx in the folder of the run.
         tolerance: largest relative error of a kernel.
     """
-    from ..data.transforms.series import one_step  # noqa: PLC0415
     from ..streaming import distil, export_stream  # noqa: PLC0415
 
     run = Run(Path(folder))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,14 +12,12 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
-from ..data.base import Batch
+from ..data.base import Batch, one_step
 from ..data.io.arrays import read_array
 from ..data.io.cells import number
 from ..data.preprocessing import compare_values, in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
-from ..data.transforms.series import one_step
 from ..streaming import Stream
-from ..streaming.causality import check_causal
 from .datasets import sampling_rate
 from .predict import TrainedRun
 from .settings import SELECT
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["heard_accuracy", "stream_input"]
+__all__ = ["stream_input"]
 
 #: number of samples at the beginning of a stream whose unit is compared with that of training
 COMPARED = 200
@@ -76,7 +73,8 @@ def stream_input(
     blocks = _blocks(source, recipe, data, every, lines)
     for block in _not_empty(blocks if data is None else _compared(blocks, data, source), source):
         if block.shape[1] != recipe.shape.in_channels:
-            raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+            count = recipe.shape.in_channels
+            raise ValueError(f"{source} must hold {count} values per time step (its channels), got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
@@ -213,40 +211,3 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
             "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
         )
     return prepare
-
-
-@torch.no_grad()
-def heard_accuracy(
-    network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
-) -> dict[str, list[float]] | None:
-    """Return the accuracy on test samples against the share of each sample that the network has received.
-
-    Args:
-        network: the network, on the CPU.
-        data: data of the network.
-        points: number of shares at which to measure.
-        most: largest number of test samples to use.
-
-    Returns:
-        ``heard``, the received shares, and ``accuracy`` after each; None for networks that cannot stream, and for
-        samples that are not signals in time without gaps.
-    """
-    split = data.test
-    if data.dim != 1 or split.inputs.dim() != 3 or split.coords is not None or split.mask is not None:
-        return None
-    try:
-        check_causal(network)
-    except ValueError:
-        return None
-    batch = split.batch(slice(0, most)).to("cpu")
-    if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
-        return None
-    online, length = Stream(network, len(batch), step=one_step(batch.step)), batch.inputs.shape[-1]
-    cuts = [round(length * i / points) for i in range(points + 1)]
-    found: dict[str, list[float]] = {"heard": [], "accuracy": []}
-    for a, b in itertools.pairwise(cuts):
-        if b > a:
-            outputs = online.push(batch.inputs[..., a:b])[..., -1]
-            found["heard"].append(b / length)
-            found["accuracy"].append(float((outputs.argmax(dim=1) == batch.target).float().mean()))
-    return found

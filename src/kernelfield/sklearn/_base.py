@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,6 +13,7 @@ from sklearn.utils import validation
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from .._signature import takes_argument
 from ..data.base import Split, TargetScale
 from ..data.preprocessing import compare_channels
 from ._arrays import is_ragged, labels, observed, plain, signals
@@ -46,7 +46,7 @@ _RANDOM_NUMBERS = threading.RLock()
 
 def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
     """Raise a ValueError if values are missing and the network does not take a mask."""
-    if mask is not None and "mask" not in inspect.signature(network.forward).parameters:
+    if mask is not None and not takes_argument(network.forward, "mask"):
         raise ValueError(f"X must have no missing values for a {type(network).__name__}, got NaN")
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 __all__ = ["array_target", "arrays", "check_mask", "named_arrays", "other_arrays", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
+#: largest number of different whole numbers that look like classes
+_MANY_CLASSES = 64
 #: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
@@ -59,7 +61,7 @@ def arrays(
     Args:
         root: the file.
         task: "classification" for (n,) or (n, 1) integers or names, "multilabel" for (n, out) zeros and ones,
-            "regression" for (n,) or (n, out) values, "segmentation" for (n, \*space) classes,
+            "regression" for (n,) or (n, out) values, "segmentation" for (n, \*space) or (n, 1, \*space) classes,
             "dense-regression" for (n, out, \*space) or (n, \*space) values; "auto" chooses by the shape and
             the type of the target.
         standardize: whether to normalise regression targets to zero mean and unit variance over the training samples;
@@ -79,7 +81,9 @@ def arrays(
     stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
     inputs, given = stored["inputs"], stored["target"]
     check_precision(inputs, f"{paths[0]}, array inputs,")
-    task = _task(given, inputs.shape[2:]) if task == "auto" else task
+    if task == "auto":
+        task = _task(given, inputs.shape[2:])
+        _announce_labels(given, task, paths[0])
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
     if len(classes) == 1:
         raise ValueError(f"{paths[0]} must hold at least two classes, found only {classes[0]!r}")
@@ -234,6 +238,21 @@ def _task(target: np.ndarray, space: tuple[int, ...]) -> str:
     return "multilabel" if discrete and bool(((target == 0) | (target == 1)).all()) else "regression"
 
 
+def _announce_labels(target: np.ndarray, task: str, path: Path) -> None:
+    """Warn of a regression at each position whose values look like classes."""
+    if task != "dense-regression" or target.dtype.kind not in "biu":
+        return
+    values = np.unique(target)
+    if len(values) <= _MANY_CLASSES:
+        space = ", ".join(map(str, target.shape[2:]))
+        warnings.warn(
+            f"{path}: the target of shape {target.shape} holds only {len(values)} whole numbers, which count as values "
+            f"of a regression. For classes, store shape ({len(target)}, {space}), or set task to 'segmentation' if "
+            "there is one channel",
+            stacklevel=3,
+        )
+
+
 def array_target(
     target: np.ndarray, task: str, inputs: tuple[int, ...], path: Path, classes: tuple[str, ...] | None = None
 ) -> tuple[Tensor, tuple[str, ...], int]:
@@ -247,6 +266,8 @@ def array_target(
         classes: names of the classes, if known already.
     """
     n, space = inputs[0], tuple(inputs[2:])
+    if task == "segmentation" and target.shape == (n, 1, *space):
+        target = target[:, 0]
     if task in ("classification", "segmentation"):
         if target.shape != ((n,) if task == "classification" else (n, *space)):
             raise ValueError(f"{path} must hold a target of shape {(n, *space)} for {task}, found {target.shape}")

@@ -13,28 +13,25 @@ from torch import Tensor
 
 from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
-from ..base import Batch, Data, Split, TargetScale
+from ..base import Batch, Data, Split, TargetScale, one_step
 from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .fill_values import compare_fill_values
 from .group_split import divide_parts
+from .series_checks import compare_extent, compare_queries, compare_series_channels
 from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "compare_queries", "one_step", "query_targets", "samples_like"]
+__all__ = ["Series", "build", "query_targets", "samples_like", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
-#: ratio of the lengths of new series and of training above which the unit of their times is in doubt
-_OTHER_UNIT = 20
 #: least number of gaps between times that tell their sampling rate
 _ENOUGH = 8
-#: share of the range of query times by which new ones may exceed it
-_MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -209,12 +206,12 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         if data.dates is not None:
             _check_dates(series, data.dates)
         unit, factor = data.unit, _other_gap(series, data)
-        _compare_extent(series, unit, data)
+        compare_extent(series, unit, data)
         series, coords, _ = _place(series, unit * factor, points=data.test.coords is not None)
         step = step if factor == 1 else factor * one_step(step)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
-    _compare_channels(values, data, series)
+    compare_series_channels(values, data, series)
     if at is not None:
         compare_queries(at, data.reach, unit)
     seen = None if data.test.mask is None and bool(mask.all()) else mask
@@ -247,67 +244,10 @@ def _other_gap(series: Sequence[Series], data: Data) -> float:
     return factor
 
 
-def one_step(step: float | tuple[float, ...]) -> float:
-    """Return the sampling step of a sequence, which may be given for each of its axes."""
-    return float(step[0] if isinstance(step, (tuple, list)) else step)
-
-
 def _always(values: Tensor, channels: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the channels that have a value in each sample (n, channels, length)."""
     seen = (~values.isnan()).any(dim=2).all(dim=0).tolist()
     return tuple(name for name, known in zip(channels, seen, strict=False) if known)
-
-
-def _compare_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:
-    """Warn of channels without a value in some series that had one in each training series.
-
-    The network has never seen a series without them, and its prediction looks like any other.
-    """
-    without = values.isnan().all(dim=2)
-    for name in data.always:
-        unseen = without[:, data.channels.index(name)]
-        if bool(unseen.any()):
-            first = series[int(unseen.int().argmax())].where
-            warnings.warn(
-                f"{int(unseen.sum())} of {len(series)} series have no value of {name!r}, such as {first}; all training "
-                "series had one",
-                stacklevel=4,
-            )
-
-
-def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
-    """Warn of query coordinates beyond those of training, where the network was never trained to predict.
-
-    Args:
-        at: (n, queries, 1) query coordinates, in training steps since the first sample of a series.
-        reach: least and largest one in training; empty if unknown.
-        unit: time of one training step.
-    """
-    if len(reach) != 2:
-        return
-    low, high = reach
-    margin = max(1.0, _MARGIN * (high - low))
-    beyond = (at < low - margin) | (at > high + margin)
-    if bool(beyond.any()):
-        least, most = (float(value) * unit for value in (at[beyond].min(), at[beyond].max()))
-        warnings.warn(
-            f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
-            f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
-            "predict there, and times must have the same unit",
-            stacklevel=4,
-        )
-
-
-def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
-    """Warn if times reach much farther than those of training, or not nearly as far: their unit may differ."""
-    extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
-    factor = extent / max(1, data.size[0] - 1)
-    if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:
-        warnings.warn(
-            f"times of {series[0].where} and others reach {factor:.3g} times as far as those of {data.name}; they must "
-            "have the same unit",
-            stacklevel=3,
-        )
 
 
 def _query_times(series: Sequence[Series], unit: float) -> Tensor:
@@ -392,3 +332,16 @@ def _place(
         coords[i, : len(t), 0] = torch.from_numpy(t)
         coords[i, len(t) :, 0] = float(t[-1])
     return list(series), coords, unit
+
+
+def task_of(labels: Iterable[str]) -> str:
+    """Return the task that labels suggest: "regression" for numbers of which some are fractions.
+
+    >>> task_of(["1", "2"]), task_of(["fast", "slow"]), task_of(["1", "2.5"])
+    ('classification', 'classification', 'regression')
+    """
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return "classification"
+    return "classification" if all(v.is_integer() for v in values) else "regression"

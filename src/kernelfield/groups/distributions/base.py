@@ -25,8 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ..._kinds import PROBABILITY
-from ..._step_hooks import State, differs, on_optimizer_step, state_of
+from ..._step_hooks import State, differs, is_vmapped, on_optimizer_step, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Distribution", "Interval", "Uniform"]
 
 
-class Distribution(nn.Module):
+class Distribution(ComputedBuffers):
     """Base class of distributions p(u) over a group.
 
     A subclass defines :meth:`forward`, :meth:`limits` and :meth:`size`.
@@ -114,6 +115,11 @@ class Distribution(nn.Module):
         return state_of(self.parameters(recurse=False))
 
     def _adapt_if_changed(self) -> None:
+        if is_vmapped(self.parameters(recurse=False)):
+            raise ValueError(
+                f"the parameters of {self} must be the same within torch.vmap, since the number of elements follows "
+                "from them: call the networks one after the other"
+            )
         # A traced graph keeps the number of elements that it was traced with.
         if not torch.compiler.is_compiling() and not self.random and differs(self._adapted_to, self._state()):
             self.adapt_()
@@ -174,7 +180,7 @@ class Uniform(Distribution):
         self.samples = samples
         self.complete = group.finite
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
-        self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
+        self.register_computed("everything", group.elements() if group.finite else None)
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.everything is not None or self.samples is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import warnings
@@ -12,12 +13,13 @@ import numpy as np
 import torch
 
 from ...._arguments import checked
-from ...._kinds import TEXT
+from ...._kinds import SEED, TEXT
 from ...base import Data, Split
 from ...io.cells import compare_names
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
 from ...transforms.group_split import divide_parts, groups_of_files
+from ...transforms.to_sequence import Flatten, pixel_order
 from .deep_pixels import check_black, check_upper_bytes, is_deep, pixel_levels, to_bytes
 
 if TYPE_CHECKING:
@@ -43,7 +45,7 @@ _TURNS = dict(
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
-@checked(group=TEXT | None)
+@checked(permute=SEED | None, group=TEXT | None)
 def image_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -51,6 +53,8 @@ def image_folder(
     gray: bool | None = None,
     augment: bool = False,
     white: int | None = None,
+    sequence: bool = False,
+    permute: int | None = None,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
     group: str | None = None,
@@ -70,6 +74,8 @@ def image_folder(
         augment: whether to shift training images by up to an eighth of their side and to mirror them.
         white: value of white in images with integer pixels of more than 8 bits; by default the largest value of the
             fewest of 8, 10, 12, 14 or 16 bits that hold the pixels of all images. New images have the same white.
+        sequence: whether networks read the pixels row by row, (n, channels, rows · columns).
+        permute: seed of one random order of the pixels, in which networks read them; row by row if not given.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
         group: regular expression for the part of a file's path that names its group, such as a patient; a group stays
@@ -86,11 +92,15 @@ def image_folder(
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
     shift = CropFlip(max(1, min(images.shape[2:]) // 8))
-    splits = [
-        Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
-        for part, i in enumerate(index)
-    ]
-    return Data.from_splits(where.name, splits, classes=classes, levels=levels)
+    prepare: Any = normal
+    training: Any = Chain((shift, normal)) if augment else normal
+    size = tuple(images.shape[2:])
+    if sequence or permute is not None:
+        size = (math.prod(size),)
+        order = None if permute is None else pixel_order(size[0], permute)
+        prepare, training = Flatten(prepare, order), Flatten(training, order)
+    splits = [Split(images[i], labels[i], prepare=prepare if part else training) for part, i in enumerate(index)]
+    return Data.from_splits(where.name, splits, size=size, classes=classes, levels=levels)
 
 
 def list_classes(
@@ -185,7 +195,7 @@ def stack_images(
         other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
         raise ValueError(
             f"images must have the same size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} "
-            f"and {arrays[other].shape[:2]} for {paths[other]}"
+            f"and {arrays[other].shape[:2]} for {paths[other]}; data.resolution=64 makes them 64×64"
         )
     if gray is None:
         gray = all((a[..., :1] == a).all() for a in arrays)

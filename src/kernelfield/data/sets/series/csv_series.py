@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,15 +11,16 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
-from ...io.cells import NONFINITE, number
+from ...io.cells import NONFINITE, as_float, number
 from ...io.pairs import split_files
-from ...transforms.series import Series, build, samples_like
+from ...transforms.series import Series, build, samples_like, task_of
 from .long_table import (
     LONG,
     aligned,
     cell_label,
     check_ids,
     compare_columns,
+    list_columns,
     query_last,
     query_listed,
     read_cells,
@@ -148,7 +150,7 @@ def csv_series(
     if dense:
         task = "dense-regression"
     elif task == "auto":
-        task = _task([s.label for part in series for s in part])
+        task = task_of([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
     return build(
         name,
@@ -183,8 +185,7 @@ def _read_part(
     names, rows = table
     long = set(names) >= LONG
     if not long and (dense or labels_by_id is not None):
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
+        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {list_columns(names)}")
     if long:
         compare_columns(names, label, path)
     if long and (dense or labels_by_id is not None):
@@ -192,15 +193,32 @@ def _read_part(
     if not long and {"id", "time"} <= {name.lower() for name in names}:
         raise ValueError(
             f"{path}, line 1: expected columns id, time, channel and value, one measurement per line, found "
-            f"{', '.join(names[:6])}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
+            f"{list_columns(names)}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
         )
     if label not in names:
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
+        raise ValueError(
+            f"{path}, line 1: expected column names that include {label!r}, found {list_columns(names)}; "
+            f"{_label_hint(names)}"
+        )
     if long:
         return (*read_long(path, names, rows, label, nonfinite), ())
     series, channels = read_wide(path, names, rows, label, nonfinite, columns)
     return series, channels, columns or [names[i] for i in step_columns(path, names, rows, names.index(label))]
+
+
+def _label_hint(names: Sequence[str]) -> str:
+    """Return what to do about a first line without the label: name its column, or add a line of names.
+
+    >>> _label_hint(["t0", "t1", "class"])
+    'data.label=class names another column of labels'
+    >>> _label_hint(["0.3", "-1.2", "0.1", "slow"])
+    'it seems to hold values, so add a first line of names'
+    """
+    numbers = [value for name in names if (value := as_float(name)) is not None and math.isfinite(value)]
+    if any(value % 1 for value in numbers) and numbers != sorted(numbers):
+        return "it seems to hold values, so add a first line of names"
+    words = [name for name in names if name and not name[-1].isdigit()]
+    return f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
 
 
 def _relative_to(path: Path, other: str | os.PathLike[str]) -> Path:
@@ -247,7 +265,7 @@ def csv_samples(
             asked += [(s.key, s.at) for s in series]
         return samples_like(data, [aligned(s, channels, data.channels) for s in series])
     if "time" in map(str.lower, names) and "time" not in map(str.lower, data.columns):
-        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {', '.join(names[:6])}")
+        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {list_columns(names)}")
     if at is not None:
         raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
@@ -371,11 +389,3 @@ def read_wide(
     if not series:
         raise ValueError(f"{path} must hold a series on each line after the first, found none")
     return series, ["value"]
-
-
-def _task(labels: Sequence[str]) -> str:
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"
