@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import sys
 import types
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -295,6 +296,25 @@ def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
     write(tmp_path / "asked.csv", "a,4,w,7")
     with pytest.raises(ValueError, match=r"asked.csv must hold only channels .* found 'w'"):
         read_labelled(path, data, {"targets": "asked.csv"})
+
+
+@pytest.mark.parametrize(("gap", "step"), [(1, 1.0), (2, 2.0), (0.5, 0.5), (4, 4.0)])
+def test_times_on_another_grid_are_read_with_its_sampling_step(gap: float, step: float, tmp_path: Path) -> None:
+    """Half the rate is no series in which every second value is missing."""
+    rows = [f"{i},{10 * t},{t},{'ab'[i % 2]}" for i in range(12) for t in range(8)]
+    data = csv_series(write(tmp_path / "long.csv", *rows, names="id,time,value,label"))
+    assert data.train.coords is None
+    new = write(tmp_path / "new.csv", *(f"7,{10 * gap * t},{gap * t}" for t in range(12)), names="id,time,value")
+    with nullcontext() if gap == 1 else pytest.warns(UserWarning, match=f"read with sampling step {step:g}"):
+        batch = csv_samples(new, data)
+    assert batch.step == step
+    assert batch.inputs.shape == (1, 1, 12)
+    assert batch.inputs.flatten().tolist() == [gap * t for t in range(12)]
+    # Three values tell a gap, and uneven gaps do too.
+    few = csv_samples(write(new, "7,0,1", "7,20,2", "7,40,3", names="id,time,value"), data)
+    assert (few.step, few.inputs.shape[-1]) == (1, 5)
+    uneven = [f"7,{20 * t + (10 if t > 6 else 0)},{t}" for t in range(12)]
+    assert csv_samples(write(new, *uneven, names="id,time,value"), data).step == 1
 
 
 def test_query_times_beyond_training_are_announced(tmp_path: Path) -> None:

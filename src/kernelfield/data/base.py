@@ -18,12 +18,17 @@ from .shape import TASKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["TENSORS", "Batch", "Data", "Split", "TargetScale"]
+__all__ = ["TENSORS", "Batch", "Data", "Split", "TargetScale", "one_step"]
 
 #: deviation of targets around zero that may come from rounding
 ROUNDING = 1e-15
 #: names of the tensors of a split
 TENSORS = ("inputs", "target", "coords", "mask", "at")
+
+
+def one_step(step: float | tuple[float, ...]) -> float:
+    """Return the sampling step of a sequence, which may be given for each of its axes."""
+    return float(step[0] if isinstance(step, (tuple, list)) else step)
 
 
 @checked_fields(mean=ListOf(FINITE), std=ListOf(POSITIVE))

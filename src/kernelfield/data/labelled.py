@@ -93,7 +93,7 @@ def _known(labels: Sequence[str], data: Data, where: Path) -> Tensor:
 
 
 def _with_target(data: Data, batch: Batch, target: Tensor) -> Split:
-    return Split(batch.inputs, target, batch.coords, batch.mask, data.test.step, data.test.prepare, batch.at)
+    return Split(batch.inputs, target, batch.coords, batch.mask, batch.step, data.test.prepare, batch.at)
 
 
 def _listed(data: Data, path: Path, endings: tuple[str, ...], what: str) -> tuple[list[Path], Tensor]:

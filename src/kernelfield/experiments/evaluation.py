@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from ..data.base import one_step
 from ..groups import Bernoulli, Interval
 from ..masks import GaussianMask
 from ..models import DNArch
@@ -37,7 +38,6 @@ __all__ = [
     "heard_accuracy",
     "mask_sizes",
     "norms_with_statistics",
-    "one_step",
     "reestimate",
     "reestimation_steps",
 ]
@@ -231,11 +231,6 @@ def reestimation_steps(
     for mean, variance, total, square in zip(means, variances, sums, squares, strict=True):
         mean.copy_(total / batches)
         variance.copy_((square / batches - (total / batches).square()).clamp(min=0))
-
-
-def one_step(step: float | tuple[float, ...]) -> float:
-    """Return the sampling step of a sequence, which may be given for each of its axes."""
-    return float(step[0] if isinstance(step, (tuple, list)) else step)
 
 
 @torch.no_grad()

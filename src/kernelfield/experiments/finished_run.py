@@ -13,12 +13,13 @@ from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from .._signature import takes_argument
+from ..data.base import one_step
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
-from .evaluation import evaluate, one_step
+from .evaluation import evaluate
 from .finish import write_pictures
 from .processes import split_over
 from .robustness import run_tests

@@ -168,7 +168,8 @@ class TrainedRun:
 
         def read(path: Path) -> Batch:
             listed = asked.setdefault(str(path), [])
-            return read_file(path, self.recipe, data, queries, listed, chosen)
+            found = read_file(path, self.recipe, data, queries, listed, step)
+            return found if step is not None or found.step != 1 else replace(found, step=chosen)
 
         found = []
         done: dict[str, int] = {}

@@ -52,7 +52,7 @@ def read_file(
     data: Data | None,
     at: QueryTimes | None = None,
     asked: list[Any] | None = None,
-    step: float | tuple[float, ...] = 1.0,
+    step: float | tuple[float, ...] | None = 1.0,
 ) -> Batch:
     r"""Return the raw samples in a file, before their preparation.
 
@@ -66,13 +66,14 @@ def read_file(
         data: data of the run, or its metadata; None if the samples are prepared already.
         at: times at which to predict, in the unit of the file for series, otherwise in training steps.
         asked: list to which the id and the query times of each sample are appended, if ``at`` is given.
-        step: sampling step in training steps.
+        step: sampling step in training steps; None for that of the times in the file, or else of the run's data.
     """
     if not path.exists():
         raise FileNotFoundError(f"file must be an existing file, got {path}")
     shape = recipe.shape
     wanted = stored_shape(recipe, data)
-    batch = replace(_read(path, recipe, data, wanted, at, asked), step=step)
+    batch = _read(path, recipe, data, wanted, at, asked)
+    batch = batch if step is None else replace(batch, step=step)
     if at is not None and batch.at is None:
         batch = with_queries(batch, at, len(shape.size), asked)
     if shape.irregular and batch.coords is None:

@@ -12,14 +12,13 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice
-from ..data.base import Batch
+from ..data.base import Batch, one_step
 from ..data.io.arrays import read_array
 from ..data.io.cells import number
 from ..data.preprocessing import compare_values, in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream
 from .datasets import sampling_rate
-from .evaluation import one_step
 from .predict import TrainedRun
 from .settings import SELECT
 

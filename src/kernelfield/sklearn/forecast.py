@@ -9,7 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
-from ..data.transforms.series import compare_queries
+from ..data.transforms.series_checks import compare_queries
 from ._irregular import Points, irregular, is_irregular, points_like, query_times, with_times
 from ._partial import PartialFit
 

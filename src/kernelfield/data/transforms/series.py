@@ -13,26 +13,25 @@ from torch import Tensor
 
 from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
-from ..base import Batch, Data, Split, TargetScale
+from ..base import Batch, Data, Split, TargetScale, one_step
 from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .fill_values import compare_fill_values
 from .group_split import divide_parts
+from .series_checks import compare_extent, compare_queries, compare_series_channels
 from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like", "task_of"]
+__all__ = ["Series", "build", "query_targets", "samples_like", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
-#: ratio of the lengths of new series and of training above which the unit of their times is in doubt
-_OTHER_UNIT = 20
-#: share of the range of query times by which new ones may exceed it
-_MARGIN = 0.05
+#: least number of gaps between times that tell their sampling rate
+_ENOUGH = 8
 
 
 @dataclass(frozen=True)
@@ -202,76 +201,53 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
     timed = series[0].times is not None
     if timed and data.unit is None:
         raise ValueError(f"series must have no times, like those of {data.name}, found series with times")
-    at = None
-    if timed:
+    at, step = None, data.test.step
+    if timed and data.unit is not None:
         if data.dates is not None:
             _check_dates(series, data.dates)
-        series, coords, unit = _place(series, data.unit, points=data.test.coords is not None)
-        _compare_extent(series, unit, data)
+        unit, factor = data.unit, _other_gap(series, data)
+        compare_extent(series, unit, data)
+        series, coords, _ = _place(series, unit * factor, points=data.test.coords is not None)
+        step = step if factor == 1 else factor * one_step(step)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
-    _compare_channels(values, data, series)
+    compare_series_channels(values, data, series)
     if at is not None:
         compare_queries(at, data.reach, unit)
-    return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+    seen = None if data.test.mask is None and bool(mask.all()) else mask
+    return Batch(values, coords=coords, mask=seen, at=at, step=step)
+
+
+def _other_gap(series: Sequence[Series], data: Data) -> float:
+    """Return the sampling step of series on a grid in units of the training step, 1 unless all have another one.
+
+    At another sampling rate the network reads them with that step. On the grid of the training, every second value of
+    series at half the rate would be missing, and those at twice the rate have no place. Few samples do not tell gaps
+    from another rate.
+    """
+    times = [_since(s.times, s) for s in series if s.times is not None]
+    gaps = np.concatenate([np.diff(t) for t in times])
+    if data.test.coords is not None or data.unit is None or len(gaps) < _ENOUGH or not (gaps > 0).all():
+        return 1.0
+    gap = float(np.median(gaps))
+    factor = gap / data.unit
+    whole = max(factor, 1 / factor)
+    even = all(np.abs(t / gap - np.round(t / gap)).max() < 1e-3 for t in times)
+    if whole < 1.5 or abs(whole - round(whole)) > 1e-3 * whole or not even:
+        return 1.0
+    factor = float(round(whole)) if factor > 1 else 1 / round(whole)
+    warnings.warn(
+        f"times of {series[0].where} and others lie {gap:.6g} apart, and in training {data.unit:.6g}; they are read "
+        f"with sampling step {factor:g}",
+        stacklevel=4,
+    )
+    return factor
 
 
 def _always(values: Tensor, channels: Sequence[str]) -> tuple[str, ...]:
     """Return the names of the channels that have a value in each sample (n, channels, length)."""
     seen = (~values.isnan()).any(dim=2).all(dim=0).tolist()
     return tuple(name for name, known in zip(channels, seen, strict=False) if known)
-
-
-def _compare_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:
-    """Warn of channels without a value in some series that had one in each training series.
-
-    The network has never seen a series without them, and its prediction looks like any other.
-    """
-    without = values.isnan().all(dim=2)
-    for name in data.always:
-        unseen = without[:, data.channels.index(name)]
-        if bool(unseen.any()):
-            first = series[int(unseen.int().argmax())].where
-            warnings.warn(
-                f"{int(unseen.sum())} of {len(series)} series have no value of {name!r}, such as {first}; all training "
-                "series had one",
-                stacklevel=4,
-            )
-
-
-def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
-    """Warn of query coordinates beyond those of training, where the network was never trained to predict.
-
-    Args:
-        at: (n, queries, 1) query coordinates, in training steps since the first sample of a series.
-        reach: least and largest one in training; empty if unknown.
-        unit: time of one training step.
-    """
-    if len(reach) != 2:
-        return
-    low, high = reach
-    margin = max(1.0, _MARGIN * (high - low))
-    beyond = (at < low - margin) | (at > high + margin)
-    if bool(beyond.any()):
-        least, most = (float(value) * unit for value in (at[beyond].min(), at[beyond].max()))
-        warnings.warn(
-            f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
-            f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
-            "predict there, and times must have the same unit",
-            stacklevel=4,
-        )
-
-
-def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
-    """Warn if times reach much farther than those of training, or not nearly as far: their unit may differ."""
-    extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
-    factor = extent / max(1, data.size[0] - 1)
-    if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:
-        warnings.warn(
-            f"times of {series[0].where} and others reach {factor:.3g} times as far as those of {data.name}; they must "
-            "have the same unit",
-            stacklevel=3,
-        )
 
 
 def _query_times(series: Sequence[Series], unit: float) -> Tensor:

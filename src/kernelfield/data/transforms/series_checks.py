@@ -1,0 +1,73 @@
+"""Comparisons of new series with those of training; doubtful ones are announced."""
+
+from __future__ import annotations
+
+import warnings
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from ..base import Data
+    from .series import Series
+
+__all__ = ["compare_extent", "compare_queries", "compare_series_channels"]
+
+#: ratio of the lengths of new series and of training above which the unit of their times is in doubt
+_OTHER_UNIT = 20
+#: share of the range of query times by which new ones may exceed it
+_MARGIN = 0.05
+
+
+def compare_series_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:
+    """Warn of channels without a value in some series that had one in each training series.
+
+    The network has never seen a series without them, and its prediction looks like any other.
+    """
+    without = values.isnan().all(dim=2)
+    for name in data.always:
+        unseen = without[:, data.channels.index(name)]
+        if bool(unseen.any()):
+            first = series[int(unseen.int().argmax())].where
+            warnings.warn(
+                f"{int(unseen.sum())} of {len(series)} series have no value of {name!r}, such as {first}; all training "
+                "series had one",
+                stacklevel=4,
+            )
+
+
+def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
+    """Warn of query coordinates beyond those of training, where the network was never trained to predict.
+
+    Args:
+        at: (n, queries, 1) query coordinates, in training steps since the first sample of a series.
+        reach: least and largest one in training; empty if unknown.
+        unit: time of one training step.
+    """
+    if len(reach) != 2:
+        return
+    low, high = reach
+    margin = max(1.0, _MARGIN * (high - low))
+    beyond = (at < low - margin) | (at > high + margin)
+    if bool(beyond.any()):
+        least, most = (float(value) * unit for value in (at[beyond].min(), at[beyond].max()))
+        warnings.warn(
+            f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
+            f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
+            "predict there, and times must have the same unit",
+            stacklevel=4,
+        )
+
+
+def compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
+    """Warn if times reach much farther than those of training, or not nearly as far: their unit may differ."""
+    extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
+    factor = extent / max(1, data.size[0] - 1)
+    if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:
+        warnings.warn(
+            f"times of {series[0].where} and others reach {factor:.3g} times as far as those of {data.name}; they must "
+            "have the same unit",
+            stacklevel=3,
+        )
