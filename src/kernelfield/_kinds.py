@@ -11,6 +11,7 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -374,7 +375,11 @@ class PerAxis(Kind):
 
 
 def is_symbolic(value: Any) -> bool:
-    """Return whether a number is symbolic, such as the length of a dynamic axis under torch.export."""
+    """Return whether a number is symbolic, such as the length of a dynamic axis under torch.export or torch.compile."""
+    if torch.compiler.is_dynamo_compiling():  # it shows symbolic numbers to Python code as plain ones
+        from torch.fx.experimental.symbolic_shapes import has_static_value  # noqa: PLC0415
+
+        return isinstance(value, int | float) and not has_static_value(value)
     return type(value).__name__ in ("SymInt", "SymFloat")
 
 

@@ -8,6 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from ..._kinds import Choice, ListOf
+from ..._kinds import is_symbolic as _is_symbolic
 from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def whole_windows(y: Tensor, points: Sequence[int], causal: bool, boundary: Sequ
 
 def is_symbolic(*numbers: int) -> bool:
     """Return whether any of these lengths is only known at run time (torch.export, dynamic torch.compile)."""
-    return any(type(n) is not int for n in numbers)
+    return any(_is_symbolic(n) for n in numbers)
 
 
 def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:
