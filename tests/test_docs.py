@@ -5,6 +5,7 @@ Blocks fenced as ``python`` run; what needs data, a GPU or minutes is fenced as 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import importlib.util
 import json
@@ -144,6 +145,21 @@ def test_reference_documents_every_public_name(api_pages: Any, module: str) -> N
     assert missing == []
 
 
+def test_reference_documents_every_setting_of_a_recipe() -> None:
+    pytest.importorskip("typer")
+    settings = pytest.importorskip("kernelfield.experiments.settings")
+    text = load_script(DOCS / "_ext" / "catalogues.py").settings()
+    for section in ("Optimizer", "Schedule", "Training"):
+        for field in dataclasses.fields(getattr(settings, section)):
+            assert f"``{section.lower()}.{field.name}``" in text
+
+
+def test_options_of_commands_are_code() -> None:
+    pytest.importorskip("typer")
+    plain = load_script(DOCS / "_ext" / "catalogues.py").plain
+    assert plain("With --start-from: x_y and a--b.") == r"With ``--start-from``: x\_y and a--b."
+
+
 def test_each_example_has_an_up_to_date_notebook(notebooks: Any) -> None:
     assert [book.stem for book in NOTEBOOKS] == [example.stem for example in notebooks.EXAMPLES]
     for example in notebooks.EXAMPLES:
@@ -235,6 +251,7 @@ def test_site_builds_without_warnings(tmp_path: Path) -> None:
     for page in ("index.html", "chapters/ch02-ckconv.html", "notebooks/ch05_flexconv.html", "api/layers.html"):
         html = (tmp_path / page).read_text(encoding="utf-8")
         assert re.findall(r'<(?:script|link|img)[^>]+(?:src|href)="(?:https?:)?//[^"]*"', html) == []
+    assert "</em>) – channels of the input." in (tmp_path / "api" / "layers.html").read_text(encoding="utf-8")
     chapter = (tmp_path / "chapters" / "ch02-ckconv.html").read_text(encoding="utf-8")
     assert "_static/tex-svg.js" in chapter
     assert (tmp_path / "_static" / "tex-svg.js").stat().st_size > 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import json
 from pathlib import Path
 
@@ -36,11 +37,15 @@ EVERYTHING = {*MAY_IMPORT, "cli"}
 MAY_IMPORT |= dict.fromkeys(("__init__", "__main__", "cli"), EVERYTHING)
 
 
-def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
-    """Return the parts of the package that a file imports, at its top or anywhere in it."""
+@functools.cache
+def imports_of(path: Path, root: Path) -> list[tuple[tuple[str, ...], bool]]:
+    """Return what a file imports of the package, at its top or anywhere in it, and whether only type checkers do."""
     package = ("kernelfield", *path.relative_to(root).parent.parts)
-    parts = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    blocks = [n for n in tree.body if isinstance(n, ast.If) and getattr(n.test, "id", "") == "TYPE_CHECKING"]
+    unused = {id(node) for block in blocks for node in ast.walk(block)}
+    found: list[tuple[tuple[str, ...], bool]] = []
+    for node in ast.walk(tree):
         modules: list[tuple[str, ...]] = []
         if isinstance(node, ast.Import):
             modules = [tuple(alias.name.split(".")) for alias in node.names]
@@ -48,8 +53,31 @@ def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
             start = package[: len(package) - node.level + 1] if node.level else ()
             module = (*start, *(node.module or "").split(".")) if node.module else start
             modules = [(*module, alias.name) for alias in node.names]
-        parts |= {module[1] if len(module) > 1 else "__init__" for module in modules if module[:1] == ("kernelfield",)}
-    return parts
+        found += [(module, id(node) in unused) for module in modules if module[:1] == ("kernelfield",)]
+    return found
+
+
+def imported_parts(path: Path, root: Path = ROOT) -> set[str]:
+    """Return the parts of the package that a file imports, at its top or anywhere in it."""
+    return {module[1] if len(module) > 1 else "__init__" for module, _ in imports_of(path, root)}
+
+
+def circles(graph: dict[str, set[str]]) -> set[frozenset[str]]:
+    """Return the sets of modules that reach each other.
+
+    >>> [sorted(circle) for circle in circles({"a": {"b"}, "b": {"c"}, "c": {"b"}})]
+    [['b', 'c']]
+    """
+    reached: dict[str, set[str]] = {}
+    for start in graph:
+        todo, seen = [start], set()
+        while todo:
+            fresh = graph.get(todo.pop(), set()) - seen
+            seen |= fresh
+            todo += fresh
+        reached[start] = seen
+    groups = {frozenset(other for other in seen if a in reached.get(other, ())) for a, seen in reached.items()}
+    return {group for group in groups if len(group) > 1}
 
 
 FILES = {str(path.relative_to(ROOT)): path for path in sorted(ROOT.rglob("*.py"))}
@@ -64,6 +92,27 @@ def test_imports_point_down() -> None:
         if not imported <= allowed:
             wrong[name] = sorted(imported - allowed)
     assert wrong == {}
+
+
+#: modules that import each other: a method that makes the other's class, a kernel and its reference, and the registry,
+#: which creates networks with pretrained weights
+MUTUAL = {
+    frozenset({"layers.group.gconv", "layers.group.wavelets"}),
+    frozenset({"ops.attention.softmax", "ops.attention.triton.softmax"}),
+    frozenset({"models.registry", "models.pretrained", "models.pretrained.hub", "models.pretrained.load"}),
+}
+
+
+def test_no_modules_import_each_other_even_inside_functions() -> None:
+    names = {name: name.removesuffix(".py").replace("/", ".").removesuffix(".__init__") for name in FILES}
+    known = set(names.values())
+    graph: dict[str, set[str]] = {}
+    for name, path in FILES.items():
+        modules = (".".join(module[1:]) for module, for_types in imports_of(path, ROOT) if not for_types)
+        # ``from .package import name`` imports the module of this name or the package.
+        found = (module if module in known else module.rpartition(".")[0] for module in modules)
+        graph[names[name]] = {module for module in found if module in known - {names[name]}}
+    assert circles(graph) == MUTUAL
 
 
 def triton_words(path: Path) -> list[str]:

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch.nn import functional as F
 
 from kernelfield import create_model
+from kernelfield.data import preprocessing
 from kernelfield.sklearn import CCNNClassifier, CCNNRegressor, RandomKernelClassifier, RandomKernelRegressor
 from kernelfield.sklearn._blend import blend
 from kernelfield.sklearn._ridge import _held_out, _solve
@@ -323,6 +324,15 @@ def test_fine_tuning_from_a_pretrained_weight() -> None:
 def test_weights_that_do_not_fit_are_refused_by_name(options: dict[str, Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"^{name} must"):
         CCNNClassifier(epochs=1, **options).fit(np.random.default_rng(0).normal(size=(4, 1, 32)), [0, 1, 0, 1])
+
+
+def test_images_for_a_weight_on_sequences_are_converted_by_its_preprocessing() -> None:
+    X, y = np.random.default_rng(0).integers(0, 256, (6, 1, 20, 20)).astype(np.uint8), [0, 1] * 3
+    clf = CCNNClassifier(start_from="flextcn_2.smnist", epochs=1, random_kernels=0)
+    with pytest.raises(ValueError, match=r"^start_from must .*preprocessing\(create_model\('flextcn_2\.smnist'"):
+        clf.fit(X, y)
+    prepared = preprocessing(create_model("flextcn_2.smnist", pretrained=True))(X).numpy()
+    assert clf.fit(prepared, y).predict_proba(prepared).shape == (6, 2)
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,11 @@ def test_forecasts_at_query_times() -> None:
     assert [len(values) for values in own[:2]] == [1, 3]
     np.testing.assert_allclose(own[0][0], found[0, 1], atol=1e-6)
     np.testing.assert_allclose(own[1][[0, 2]], found[1], atol=1e-6)
+    with pytest.warns(UserWarning, match="96 of 96 query times lie .*; the network has not learned to predict there"):
+        model.predict(X, at=[60.0, 120.0])  # minutes instead of hours
 
 
+@pytest.mark.filterwarnings("ignore:.*query times lie")
 def test_targets_of_several_channels_at_different_times() -> None:
     X, _ = waves(10)
     y = [{"z": (series["a"][0][:3], [1.0, 2.0, 3.0]), "w": (series["b"][0][-2:], [5.0, 6.0])} for series in X]

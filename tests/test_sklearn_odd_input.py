@@ -10,6 +10,7 @@ import torch
 from sklearn.utils import estimator_checks
 
 import kernelfield.sklearn as estimators
+from kernelfield import CCNN, DNArch
 from kernelfield.sklearn import (
     CCNNClassifier,
     CCNNForecaster,
@@ -19,6 +20,7 @@ from kernelfield.sklearn import (
     RandomKernelRegressor,
     WaveletClassifier,
 )
+from kernelfield.sklearn._base import check_no_gaps
 
 TINY = {"channels": 2, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 10}
 TIMED = {"channels": 4, "blocks": 1, "epochs": 1}
@@ -86,6 +88,13 @@ class TestSamples:
         x = x > 0 if dtype is bool else x
         wanted = make().fit(x.astype(np.float64), CLASSES).predict_proba(x.astype(np.float64))
         np.testing.assert_array_equal(make().fit(x.astype(dtype), CLASSES).predict_proba(x.astype(dtype)), wanted)
+
+    def test_values_in_another_unit_are_reported(self, make: Any) -> None:
+        X = 1000 + series()
+        fitted = make().fit(X, CLASSES)
+        fitted.predict(X[:1])
+        with pytest.warns(UserWarning, match="channel 0 of X has a mean of 10.*; its values must have the same unit"):
+            fitted.predict(X / 100)
 
     def test_values_too_large_for_single_precision_are_refused(self, make: Any) -> None:
         with pytest.raises(ValueError, match="X must be finite"):
@@ -230,3 +239,10 @@ class TestImages:
     def test_images_are_no_sounds(self) -> None:
         with pytest.raises(ValueError, match="X must hold sounds"):
             WaveletClassifier(epochs=1).fit(np.zeros((12, 1, 8, 8)), CLASSES)
+
+
+def test_gaps_are_refused_only_for_networks_without_a_mask() -> None:
+    seen = torch.ones(2, 8, dtype=torch.bool)
+    check_no_gaps(DNArch(CCNN(1, 2, size=8, channels=4, blocks=1), learn=()), seen)  # passes its options on
+    with pytest.raises(ValueError, match="X must have no missing values for a Linear"):
+        check_no_gaps(torch.nn.Linear(8, 2), seen)

@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import nn
 
+from kernelfield.groups import SO2, Cyclic
+from kernelfield.layers import GroupSignal
 from kernelfield.testing import (
     SignalGroup,
     assert_causal,
@@ -102,6 +104,73 @@ class TestEquivariance:
             assert_equivariant(broken, Rotations(), image)
         assert equivariance_error(broken, Rotations(), image) != equivariance_error(broken, Rotations(), image)
 
+    @pytest.mark.parametrize("scale", [1e-8, 1e-30])
+    def test_tiny_outputs_are_compared(self, image: torch.Tensor, scale: float) -> None:
+        assert_equivariant(lambda x: scale * lift(x), Rotations(), image)
+        with pytest.raises(AssertionError, match="not equivariant"):
+            assert_equivariant(lambda x: scale * x.cumsum(-1), Rotations(), image)
+        with pytest.raises(AssertionError, match=r"with atol=1e-06 an output counts as zero"):
+            assert_equivariant(lambda x: scale * x.cumsum(-1), Rotations(), image, atol=1e-6)
+
+    @pytest.mark.parametrize("invariant", [False, True])
+    @pytest.mark.parametrize("value", [0.0, 3.0])
+    def test_an_output_that_ignores_its_input_is_refused(
+        self, image: torch.Tensor, value: float, invariant: bool
+    ) -> None:
+        def dead(x: torch.Tensor) -> torch.Tensor:
+            return torch.full_like(x, value)
+
+        for check in (assert_equivariant, equivariance_error):
+            with pytest.raises(AssertionError, match="the output is the same for another input"):
+                check(dead, Rotations(), image, invariant=invariant)
+
+    def test_a_symmetric_signal_is_refused(self) -> None:
+        with pytest.raises(ValueError, match=r"\bx must not be symmetric"):
+            assert_equivariant(torch.relu, Rotations(), torch.ones(1, 1, 5, 5))
+
+    @pytest.mark.parametrize("output", [dict, list, None])
+    def test_other_outputs_are_refused(self, image: torch.Tensor, output: Any) -> None:
+        with pytest.raises(TypeError, match=r"\bmodel must return a tensor, .* got"):
+            assert_equivariant(lambda _: output and output(), Rotations(), image)
+
+    def test_an_output_that_the_group_does_not_act_on_fails(self, image: torch.Tensor) -> None:
+        with pytest.raises(AssertionError, match=r"does not act on the output, of shape .*invariant=True"):
+            assert_equivariant(lambda x: x.mean(dim=(-2, -1)), Cyclic(4), image)
+
+    def test_signals_at_some_elements(self, image: torch.Tensor) -> None:
+        def signal(x: torch.Tensor, *elements: float) -> GroupSignal:
+            values = torch.stack([lift(x)[:, :, int(e)] for e in elements], dim=2)
+            return GroupSignal(values, torch.tensor(elements)[:, None], group=Cyclic(4))
+
+        assert_equivariant(lambda x: signal(x, 1.0, 0.0, 3.0, 2.0), Cyclic(4), image)
+        with pytest.raises(AssertionError, match="elements must be a set that element"):
+            assert_equivariant(lambda x: signal(x, 0.0, 1.0), Cyclic(4), image)
+        with pytest.raises(AssertionError, match="the output has other elements"):
+            assert_equivariant(lambda x: signal(x, *((0.0, 2.0) if x is image else (2.0, 0.0))), Cyclic(4), image)
+
+    def test_chosen_elements(self, image: torch.Tensor) -> None:
+        def half_turns(x: torch.Tensor) -> torch.Tensor:
+            return x * torch.linspace(-1, 1, 6).square()
+
+        assert_equivariant(half_turns, Rotations(), image, elements=[0, 2])
+        with pytest.raises(AssertionError, match="not equivariant to element 1"):
+            assert_equivariant(half_turns, Rotations(), image)
+        with pytest.raises(AssertionError, match="not equivariant to element 3"):
+            assert_equivariant(half_turns, Rotations(), image, elements=[0, 3])
+
+    def test_elements_of_a_continuous_group(self, image: torch.Tensor) -> None:
+        group, turns = SO2(), torch.pi / 2 * torch.arange(4)[:, None]
+
+        def turned(x: torch.Tensor, order: tuple[int, ...] = (2, 0, 3, 1)) -> GroupSignal:
+            parts = [group.act(turns[i], group.act(-turns[i], x).cumsum(-1)) for i in order]
+            return GroupSignal(torch.stack(parts, dim=2), turns[list(order)], group=group)
+
+        assert_equivariant(turned, group, image, elements=turns)
+        with pytest.raises(ValueError, match=r"\belements must be given for SO2"):
+            assert_equivariant(turned, group, image)
+        with pytest.raises(AssertionError, match="elements must be a set that element"):
+            assert_equivariant(lambda x: turned(x, (0, 1)), group, image, elements=turns)
+
     def test_a_group_without_elements_is_refused(self, image: torch.Tensor) -> None:
         with pytest.raises(ValueError, match=r"\bgroup must"):
             assert_equivariant(torch.relu, Nothing(), image)
@@ -144,6 +213,20 @@ class TestCausality:
         x = torch.randn(1, 1, 6).abs()
         with pytest.raises(AssertionError, match="the output at time 0"):
             assert_causal(lambda x: x + torch.relu(-x.roll(-1, -1)), x)
+
+    def test_an_infinite_entry_hides_nothing(self) -> None:
+        def leaks(x: torch.Tensor) -> torch.Tensor:
+            y = x + x.roll(-1, dims=-1)
+            return torch.cat([y[..., :-1], torch.full_like(y[..., -1:], torch.inf)], dim=-1)
+
+        with pytest.raises(AssertionError, match="not causal: the output at time"):
+            assert_causal(leaks, torch.randn(1, 1, 8), times=range(6))
+
+    def test_an_output_that_ignores_its_input_is_refused(self) -> None:
+        x = torch.randn(1, 2, 8)
+        with pytest.raises(AssertionError, match="nothing to compare: no output changes"):
+            assert_causal(torch.ones_like, x)
+        assert_causal(torch.ones_like, x, times=[7])  # the whole input: nothing to change
 
     def test_rounding_is_allowed_unless_asked_otherwise(self) -> None:
         x = torch.randn(1, 1, 12)
@@ -233,6 +316,10 @@ class TestResolution:
                 shape=[30, 24],
                 steps=[(0.5, 2)],
             )
+
+    def test_an_output_that_ignores_its_input_is_refused(self) -> None:
+        with pytest.raises(AssertionError, match="the output is the same for another input"):
+            assert_resolution_consistent(lambda x, step: torch.ones_like(x), torch.randn(1, 1, 8), steps=[2])
 
     @pytest.mark.parametrize("step", [2, 0.4])
     def test_a_forgotten_measure_fails(self, step: float) -> None:

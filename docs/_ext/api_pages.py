@@ -19,6 +19,7 @@ import kernelfield
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from docutils import nodes
     from sphinx.application import Sphinx
 
 #: Page title of each public module, in the order of the navigation.
@@ -193,6 +194,15 @@ def short_defaults(signature: str | None) -> str | None:
     return re.sub(r"<(?:class '|function )(?:[\w.]*\.)?(\w+)'?(?: at 0x[0-9a-f]+)?>", r"\1", signature)
 
 
+def dash_after_names(_app: Any, document: nodes.document) -> None:
+    """Set a dash between an argument and its description, where Sphinx writes two hyphens."""
+    from docutils.nodes import Text  # noqa: PLC0415  needs the extra "docs"
+
+    for text in list(document.findall(Text)):
+        if text == " -- ":
+            text.parent.replace(text, Text(" – "))
+
+
 def skip_member(_app: Any, _what: str, name: str, *_: Any) -> bool | None:
     """Leave out the methods that scikit-learn adds to every estimator."""
     return True if re.fullmatch(r"set_\w+_request", name) else None
@@ -202,5 +212,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.connect("autodoc-process-docstring", lambda *arguments: escape_shapes(arguments[-1]))
     app.connect("autodoc-process-signature", lambda *arguments: (short_defaults(arguments[-2]), arguments[-1]))
     app.connect("autodoc-skip-member", skip_member)
+    app.connect("doctree-read", dash_after_names)
     app.connect("builder-inited", lambda app: write_pages(Path(app.srcdir) / "api"))
     return {"parallel_read_safe": True, "parallel_write_safe": True}

@@ -1,24 +1,36 @@
-"""Reference pages that list what can be named: commands, registered networks, data sets and recipes."""
+"""Reference pages of what can be named: commands, networks, data sets, recipes, and the settings of a recipe."""
 
 from __future__ import annotations
 
+import inspect
 import re
+from typing import TYPE_CHECKING, Any
 
 import typer.main
 
+from kernelfield._signature import argument_texts
 from kernelfield.cli import app
 from kernelfield.data import describe, list_data
-from kernelfield.experiments import find_recipe, list_recipes
+from kernelfield.experiments import Recipe, find_recipe, list_recipes
+from kernelfield.experiments.recipe import GENERAL
+from kernelfield.experiments.regularizers import PARTS, REGULARIZERS
+from kernelfield.experiments.run_files import to_json
+from kernelfield.experiments.settings import Optimizer, Schedule, Training
 from kernelfield.models import describe_weight, list_models
 from kernelfield.models.registry import configuration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: the commands that the page lists first
 FIRST = ("train", "predict", "test", "inspect", "export", "new-recipe", "list")
 
 
 def plain(text: object) -> str:
-    """Return text with the characters escaped that reStructuredText would read as markup."""
-    return re.sub(r"([*`|_\\])", r"\\\1", " ".join(str(text).split()))
+    """Return text as reStructuredText: options of a command as code, characters of its markup escaped."""
+    parts = re.split(r"(?<![\w-])(--[a-z][a-z-]*)", " ".join(str(text).split()))
+    shown = [f"``{part}``" if i % 2 else re.sub(r"([*`|_\\])", r"\\\1", part) for i, part in enumerate(parts)]
+    return "".join(shown)
 
 
 def heading(title: str, line: str = "=") -> str:
@@ -94,6 +106,59 @@ def recipes() -> str:
     return text
 
 
+def settings() -> str:
+    text = heading("Settings of a recipe")
+    text += (
+        "Set one with ``--set SECTION.NAME=VALUE``, or in a recipe file; see :doc:`/guides/training`. ``kernelfield "
+        "new-recipe mine.yaml --from DATA`` writes a file with all of them. A setting that would have no effect is an "
+        "error.\n\n"
+    )
+    outer = {name: about for name, about in argument_texts(Recipe).items() if name not in (*SECTIONS, *OTHERS, "given")}
+    text += heading("Outside of sections", "-") + table(
+        ["setting", "meaning"], [[f"``{name}``", plain(about)] for name, about in outer.items()], "24 76"
+    )
+    text += heading("data", "-") + "The name and options of a data set (:doc:`data-sets`), and for every data set:\n\n"
+    text += table(["setting", "meaning"], [[f"``data.{key}``", plain(text)] for key, text in GENERAL.items()], "24 76")
+    text += heading("model", "-")
+    text += (
+        "The name of a network (:doc:`networks`) and its arguments; ``kernelfield list models NAME`` shows them.\n\n"
+    )
+    for section, kind in SECTIONS.items():
+        text += heading(section, "-")
+        defaults, rows = vars(kind()), []
+        for name, about in argument_texts(kind).items():
+            shown = "" if defaults[name] in (None, "") else to_json(defaults[name]).strip('"')
+            rows.append([f"``{section}.{name}``", plain(about), f"``{shown}``" if shown else ""])
+        text += table(["setting", "meaning", "default"], rows, "26 56 18")
+    text += heading("regularizers", "-")
+    text += "The weight of each penalty, or ``{weight: …}`` with further arguments.\n\n"
+    rows = [
+        [f"``regularizers.{name}``", plain(PARTS[name]) + reference(penalty), code_list(arguments_of(penalty))]
+        for name, penalty in REGULARIZERS.items()
+    ]
+    return text + table(["penalty", "acts on", "further arguments"], rows, "28 44 28")
+
+
+def reference(penalty: Callable[..., Any]) -> str:
+    """Return a link to the reference of a public penalty; "" for others."""
+    name = penalty.__name__
+    return "" if name.startswith("_") else f"; see :py:func:`~kernelfield.layers.{name}`"
+
+
+def code_list(names: list[str]) -> str:
+    return ", ".join(f"``{name}``" for name in names)
+
+
+def arguments_of(penalty: Callable[..., Any]) -> list[str]:
+    """Return the names of the arguments of a penalty besides the network."""
+    return list(inspect.signature(penalty).parameters)[1:]
+
+
+#: the sections of a recipe that are classes of settings
+SECTIONS = {"optimizer": Optimizer, "schedule": Schedule, "training": Training}
+#: the other sections
+OTHERS = ("data", "model", "regularizers")
+
 #: Title and text of each page, by file name.
 PAGES = {
     "command-line": ("Command line", command_line),
@@ -101,4 +166,5 @@ PAGES = {
     "weights": ("Pretrained weights", weights),
     "data-sets": ("Data sets", data_sets),
     "recipes": ("Recipes", recipes),
+    "settings": ("Settings of a recipe", settings),
 }

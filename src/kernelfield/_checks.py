@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -50,24 +54,83 @@ def check_positive(name: str, value: Any) -> float:
     """
     if type(value) is not float and not _is_number(value):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if _is_symbolic(value):
+    if is_symbolic(value):
         return value  # a comparison would turn it into a constant
     if not 0 < value < math.inf:  # false for NaN too
         raise ValueError(f"{name} must be a finite number above 0, got {value}")
     return float(value)
 
 
+def is_symbolic(*numbers: Any) -> bool:
+    """Return whether any of these numbers is known only at run time, such as a dynamic length of a compiled program.
+
+    >>> is_symbolic(3, 0.5)
+    False
+    """
+    if torch.compiler.is_dynamo_compiling():  # it shows symbolic numbers to Python code as plain ones
+        from torch.fx.experimental.symbolic_shapes import has_static_value  # noqa: PLC0415
+
+        return any(isinstance(n, int | float) and not has_static_value(n) for n in numbers)
+    return any(type(n).__name__ in ("SymInt", "SymFloat") for n in numbers)
+
+
 def check_options(owner: object, options: Mapping[str, Any], accepted: Iterable[str]) -> None:
     """Raise a TypeError if ``options`` holds an argument that the class of ``owner`` does not take.
 
-    >>> check_options(object(), {"sise": 3}, ("size", "bias"))
+    >>> class Layer:
+    ...     def __init__(self, channels, **options):
+    ...         check_options(self, options, ("size", "bias"))
+    >>> Layer(4, sise=3)
     Traceback (most recent call last):
-    TypeError: object takes no argument 'sise'; its options are size, bias
+    TypeError: Layer takes no argument 'sise'; the closest is 'size'
+    >>> Layer(4, stride=2)
+    Traceback (most recent call last):
+    TypeError: Layer takes no argument 'stride'; it takes channels, size, bias
     """
     accepted = tuple(accepted)
     for name in options:
         if name not in accepted:
-            raise TypeError(f"{type(owner).__name__} takes no argument {name!r}; its options are {', '.join(accepted)}")
+            kind = type(owner)
+            named = inspect.signature(kind).parameters.values()
+            own = (p.name for p in named if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+            known = tuple(dict.fromkeys((*own, *accepted)))
+            hint = closest(name, known) or f"; it takes {', '.join(known)}"
+            raise TypeError(f"{kind.__name__} takes no argument {name!r}{hint}")
+
+
+def closest(name: str, known: Iterable[str]) -> str:
+    """Return a hint for an error message: the known names most like ``name``; "" if none is.
+
+    Case and punctuation do not count. A name that is nearly the same comes first, then names that contain ``name``.
+
+    >>> closest("P4-CNN", ["p4cnn", "z2cnn"]), closest("sise", ["size", "bias"])
+    ("; the closest is 'p4cnn'", "; the closest is 'size'")
+    >>> closest("ccnn", ["z2cnn", "ccnn_4_140", "ccnn_6_380"])
+    "; the closest are 'ccnn_4_140' and 'ccnn_6_380'"
+    >>> closest("xyz", ["size"])
+    ''
+    """
+    wanted = _letters(name)
+    letters = {other: _letters(other) for other in known}
+    ratios = {other: difflib.SequenceMatcher(None, wanted, text).ratio() for other, text in letters.items()}
+    best = max(ratios, key=lambda other: ratios[other], default="")
+    inside = [other for other, text in letters.items() if wanted in text] if len(wanted) >= 3 else []
+    inside.sort(key=lambda other: not letters[other].startswith(wanted))
+    if best and ratios[best] >= 0.9:
+        found = [best]
+    elif inside:
+        found = inside[:3]
+    else:
+        found = [best] if best and ratios[best] >= 0.65 else []
+    if not found:
+        return ""
+    *most, last = map(repr, found)
+    return f"; the closest are {', '.join(most)} and {last}" if most else f"; the closest is {last}"
+
+
+def _letters(name: str) -> str:
+    """Return the letters and digits of a name, in lower case."""
+    return "".join(filter(str.isalnum, name.lower()))
 
 
 def per_axis(value: Value | Sequence[Value], dim: int) -> tuple[Value, ...]:
@@ -136,8 +199,4 @@ def _is_int(value: Any) -> bool:
 
 def _is_number(value: Any) -> bool:
     # SymFloat, a step that depends on the length of a dynamic axis, is no subclass of float.
-    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or _is_symbolic(value)
-
-
-def _is_symbolic(value: Any) -> bool:
-    return type(value).__name__ in ("SymInt", "SymFloat")
+    return (isinstance(value, (int, float)) and not isinstance(value, bool)) or is_symbolic(value)

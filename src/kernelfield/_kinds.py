@@ -11,8 +11,9 @@ import math
 import os
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
+
+from ._checks import is_symbolic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -37,7 +38,6 @@ __all__ = [
     "ListOf",
     "Number",
     "PerAxis",
-    "is_symbolic",
     "parts_of",
     "shown",
 ]
@@ -372,15 +372,6 @@ class PerAxis(Kind):
         if isinstance(dim, (list, tuple)):
             return len(dim)
         return dim if type(dim) is int else None
-
-
-def is_symbolic(value: Any) -> bool:
-    """Return whether a number is symbolic, such as the length of a dynamic axis under torch.export or torch.compile."""
-    if torch.compiler.is_dynamo_compiling():  # it shows symbolic numbers to Python code as plain ones
-        from torch.fx.experimental.symbolic_shapes import has_static_value  # noqa: PLC0415
-
-        return isinstance(value, int | float) and not has_static_value(value)
-    return type(value).__name__ in ("SymInt", "SymFloat")
 
 
 #: takes anything

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ._kinds import FINITE, NOT_NEGATIVE, Kind, ListOf, OfType, is_symbolic, parts_of
+from ._checks import is_symbolic
+from ._kinds import FINITE, NOT_NEGATIVE, Kind, ListOf, OfType, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Signatures of functions that pass keyword arguments on."""
+"""Signatures: arguments that functions take and pass on, and their descriptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Function = TypeVar("Function", bound=Callable[..., Any])
 
-__all__ = ["argument_texts", "with_arguments_of"]
+__all__ = ["accepted_arguments", "argument_texts", "takes_argument", "with_arguments_of"]
 
 
 def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()) -> Callable[[Function], Function]:
@@ -48,6 +48,26 @@ def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()
         return function
 
     return decorate
+
+
+def accepted_arguments(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of a function's arguments; None for a function with ``**options``, which takes any name.
+
+    >>> sorted(accepted_arguments(lambda x, step=1: x)), accepted_arguments(lambda x, **options: x)
+    (['step', 'x'], None)
+    """
+    parameters = inspect.signature(function).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
+
+
+def takes_argument(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function takes an argument of this name, by itself or among its ``**options``.
+
+    >>> takes_argument(lambda x, step=1: x, "mask"), takes_argument(lambda x, **options: x, "mask")
+    (False, True)
+    """
+    accepted = accepted_arguments(function)
+    return accepted is None or name in accepted
 
 
 def argument_texts(function: Callable[..., Any]) -> dict[str, str]:

@@ -27,12 +27,10 @@ __all__ = ["METADATA", "describe_export", "export_network", "quiet_exporter", "r
 
 #: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
-#: inputs of an exported network, in order
-INPUTS = ("input", "coords", "mask", "lengths", "at")
 
 
 class _Named(nn.Module):
-    """Wraps a network so that its inputs are positional; ``names`` tells which of INPUTS they are."""
+    """Wraps a network so that its inputs are positional; ``names`` are among input, coords, mask, lengths and at."""
 
     def __init__(self, network: nn.Module, names: tuple[str, ...], step: float | tuple[float, ...] = 1.0) -> None:
         super().__init__()

@@ -255,12 +255,8 @@ class SteerableMask(GaussianMask):
         rotated = torch.stack([cos * x + sin * y, cos * y - sin * x], dim=-1)
         return _gauss(rotated, torch.zeros_like(self.mean), self.sigma)
 
-    @classmethod
-    def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
-        return torch.stack([mask(coords) for mask in masks])
-
-    # Its support is not that of the Gaussian mask.
-    reach_numbers, reach_from = Mask.reach_numbers, Mask.reach_from
+    # Neither its values nor its support are those of the Gaussian mask.
+    together, reach_numbers, reach_from = Mask.together, Mask.reach_numbers, Mask.reach_from
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))

@@ -13,6 +13,8 @@ import torch
 from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.registry import load
 from kernelfield.data.sets.images.cifar import cifar10, cifar100
+from kernelfield.data.transforms.batch import Chain, CropFlip
+from kernelfield.data.transforms.to_sequence import NoisePadding
 
 RNG = np.random.default_rng(0)
 
@@ -85,6 +87,15 @@ def test_noise_padded_images_can_be_augmented(cifar_root: Path) -> None:
     assert not torch.equal(x[:, :, :32], y[:, :, :32])
 
 
+def test_shared_noise_does_not_depend_on_the_device() -> None:
+    padding = NoisePadding(None, 10, "shared", seed=3)
+    here = padding.draw(torch.empty(2, 3, 4), True)
+    assert torch.equal(here[1:], torch.randn(1, 3, 6, generator=torch.Generator().manual_seed(3)))
+    assert torch.equal(padding.draw(torch.empty(2, 3, 4), False), here)
+    # Another device has another generator of random numbers, which must not be used.
+    assert padding.draw(torch.empty(2, 3, 4, device="meta"), True).device.type == "meta"
+
+
 def test_noise_padded_cifar10(cifar_root: Path) -> None:
     data = cifar10(cifar_root, form="noise-padded", validation=10)
     plain = cifar10(cifar_root, validation=10)
@@ -99,6 +110,15 @@ def test_noise_padded_cifar10(cifar_root: Path) -> None:
     shared = cifar10(cifar_root, form="noise-padded", noise="shared", validation=10)
     x = shared.train.batch(slice(0, 4), True).inputs[:, :, 32:]
     assert torch.equal(x[0], x[3])
+
+
+@pytest.mark.parametrize(("resolution", "pad"), [(32, 4), (16, 2)])
+def test_images_of_any_resolution_are_shifted_by_an_eighth_of_their_side(
+    cifar_root: Path, resolution: int, pad: int
+) -> None:
+    data = cifar10(cifar_root, augment=True, resolution=resolution, validation=10)
+    assert isinstance(data.train.prepare, Chain)
+    assert data.train.prepare.steps[0] == CropFlip(pad)
 
 
 @pytest.mark.parametrize("padding", ["zero", "symmetric"])

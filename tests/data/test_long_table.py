@@ -13,6 +13,7 @@ import torch
 
 from kernelfield.data.io.parquet import read_parquet
 from kernelfield.data.labelled import labelled_split
+from kernelfield.data.metadata import from_metadata, metadata
 from kernelfield.data.sets.series.csv_series import csv_samples, csv_series, read_labelled
 from kernelfield.data.sets.series.long_table import read_queries
 
@@ -206,7 +207,7 @@ def test_dates_with_and_without_a_time_zone_are_not_mixed(tmp_path: Path) -> Non
     write(tmp_path / "asked.csv", *(f"{i},2024-03-31T09:00+02:00,x,1" for i in range(9)))
     with pytest.raises(ValueError, match="targets must have dates without a time zone"):
         csv_series(path, targets="asked.csv")
-    at = "2024-03-31T09:00"
+    at = "2024-03-31T03:00"
     assert csv_samples(path, data, at=read_queries(at)).at.shape == (9, 1, 1)
     with pytest.raises(ValueError, match=r"at must be a date without a time zone .* got a date with a time zone"):
         csv_samples(path, data, at=read_queries(f"{at}+02:00"))
@@ -268,7 +269,18 @@ def test_channels_that_training_did_not_have_or_always_had(tmp_path: Path) -> No
         csv_samples(only, together)
     # A network that reads which channels were observed can do without one.
     apart = csv_series(tmp_path / "train.csv", observed=True)
-    assert csv_samples(only, apart).inputs[:, 1].isnan().all()
+    with pytest.warns(UserWarning, match="20 of 20 series have no value of 'y', such as .*; all training series had"):
+        assert csv_samples(only, apart).inputs[:, 1].isnan().all()
+    # Series without a channel are as strange if other series of the file have it.
+    write(only, *(row for row in rows if ",x," in row or not row.startswith("3,")), names=names)
+    with pytest.warns(UserWarning, match="1 of 20 series have no value of 'y', such as .*series 3; all training"):
+        csv_samples(only, together)
+    # A channel that some training series lack may be absent.
+    gaps = csv_series(
+        write(tmp_path / "gaps.csv", *(row for row in rows if ",x," in row or row[:2] == "0,"), names=names)
+    )
+    assert gaps.always == ("x",)
+    assert csv_samples(write(tmp_path / "one.csv", "1,0,x,1", "1,1,x,2", names="id,time,channel,value"), gaps)
 
 
 def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
@@ -283,6 +295,21 @@ def test_new_targets_are_found_by_their_channel(tmp_path: Path) -> None:
     write(tmp_path / "asked.csv", "a,4,w,7")
     with pytest.raises(ValueError, match=r"asked.csv must hold only channels .* found 'w'"):
         read_labelled(path, data, {"targets": "asked.csv"})
+
+
+def test_query_times_beyond_training_are_announced(tmp_path: Path) -> None:
+    rows = [f"{i},{t},{t * i}" for i in range(12) for t in (0, 0.5, 1.5, 2, 3, 4)]
+    write(tmp_path / "long.csv", *rows, names="id,time,value")
+    data = csv_series(tmp_path / "long.csv", forecast=0.3)
+    assert data.reach == (3 / data.unit, 4 / data.unit)
+    new = write(tmp_path / "new.csv", *rows[:6], names="id,time,value")
+    csv_samples(new, data, at=read_queries("3,3.5,4"))
+    with pytest.warns(UserWarning, match="2 of 3 query times lie 180 to 240 after .* in training 3 to 4; .* same unit"):
+        csv_samples(new, data, at=read_queries("180,4,240"))
+    with pytest.warns(UserWarning, match="1 of 1 query times lie 0.5 to 0.5"):
+        csv_samples(new, data, at=read_queries("0.5"))
+    stored = from_metadata(metadata(data))
+    assert (stored.reach, stored.always) == (data.reach, data.always)
 
 
 def test_query_times(tmp_path: Path) -> None:

@@ -171,6 +171,23 @@ def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None
         assert batch.scale == TargetScale.of(data.train.target)
 
 
+@pytest.mark.parametrize("channels", [1, 3])
+def test_classes_with_an_axis_of_channels_are_announced(channels: int, tmp_path: Path) -> None:
+    classes = np.arange(20 * 64).reshape(20, 8, 8) % 3
+    target = classes[:, None] if channels == 1 else (classes[:, None] == np.arange(3)[:, None, None]).astype(np.uint8)
+    np.savez(tmp_path / "data.npz", x=np.random.default_rng(1).normal(size=(20, 1, 8, 8)), y=target)
+    with pytest.warns(UserWarning, match=r"target of shape .* whole numbers, .* store shape \(20, 8, 8\)"):
+        assert load("arrays", tmp_path / "data.npz").task == "dense-regression"
+    assert load("arrays", tmp_path / "data.npz", task="dense-regression").out_channels == channels
+    if channels == 1:
+        data = load("arrays", tmp_path / "data.npz", task="segmentation")
+        assert (data.task, data.classes, tuple(data.train.target.shape[1:])) == (
+            "segmentation",
+            ("0", "1", "2"),
+            (8, 8),
+        )
+
+
 def test_masked_positions_do_not_count_in_the_normalisation(tmp_path: Path) -> None:
     source = np.random.default_rng(0)
     x, y = source.normal(3, 2, size=(20, 2, 30)), source.normal(-5, 4, size=(20, 1, 30))
@@ -274,8 +291,8 @@ def test_small_units_are_normalised(tmp_path: Path) -> None:
 
 def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 2, 6))
-    np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), groups=np.arange(20))
-    with pytest.warns(UserWarning, match="arrays groups are not read"):
+    np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), weights=np.arange(20))
+    with pytest.warns(UserWarning, match="arrays weights are not read"):
         assert load("arrays", tmp_path / "t.npz").classes == ("a", "b")
     x[:, 1] = np.nan
     np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)

@@ -12,6 +12,7 @@ from kernelfield.data.base import Split
 from kernelfield.experiments.checkpoint import latest_checkpoint, read_checkpoint
 from kernelfield.experiments.evaluation import batches_to_use, norms_with_statistics, reestimate
 from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.loop import Loop
 from kernelfield.experiments.settings import Training
 from kernelfield.experiments.task import Task
 
@@ -107,3 +108,21 @@ def test_the_variance_survives_a_large_mean(mean: float) -> None:
     x = mean + torch.randn(64, 1, 32, generator=torch.Generator().manual_seed(0))
     reestimate(Task(network, out_channels=32), Split(x, torch.zeros(64).long()), batch=16, batches=4)
     assert float(network[0].running_var) == pytest.approx(float(x.double().var()), rel=0.02)
+
+
+@pytest.mark.parametrize(("batches", "reestimated"), [(None, True), (0, False)])
+def test_averaged_weights_of_a_long_training_have_statistics_of_their_own(
+    monkeypatch: pytest.MonkeyPatch, batches: int | None, reestimated: bool
+) -> None:
+    monkeypatch.setattr("kernelfield.experiments.evaluation.SHORT_TRAINING", 0)
+    task, split = small_task()
+    settings = Training(epochs=3, batch=32, select="average", average_last=2, norm_batches=batches)
+    loop = Loop(task, split, split.take(torch.arange(8)), settings)
+    loop.run()
+    before = loop.tail.shadow["1.running_var"].clone()
+    loop.average_last()
+    statistics = loop.tail.shadow["1.running_var"].clone()
+    assert torch.equal(statistics, before) != reestimated
+    with loop.tail:
+        reestimate(task, split, batch=32, batches=3, seed=loop.state.epoch)
+        assert torch.allclose(statistics, task.network[1].running_var, rtol=1e-5) == reestimated

@@ -266,6 +266,15 @@ class TestShareBudget:
         assert [point["score"] for point in rest] == [point["score"] for point in whole]
         assert told == [0.05, 1.0]
 
+    def test_shares_with_the_same_samples_are_one_training(self, tmp_path: Path) -> None:
+        recipe = with_settings(find_recipe("digits"), ["model.channels=4", "model.blocks=1", "training.batch=32"])
+        told: list[float] = []
+        options: dict[str, Any] = {"on_result": lambda share, _: told.append(share), "test_samples": 40}
+        points = measure_shares(recipe, tmp_path, steps=1, shares=(0.5, 1.0), **options)
+        assert [folder.name for folder in tmp_path.iterdir()] == ["share-0.5"]
+        assert [{**point, "share": 0.5} for point in points] == [points[0]] * 2
+        assert told == [point["share"] for point in points] == [0.5, 1.0]
+
     def test_the_page_states_the_budget(self, run: Run) -> None:
         card = measure_card(run.folder, seconds=0.02)
         card |= {"data": [{"share": 0.1, "score": 0.5}, {"share": 1.0, "score": 0.75}], "share_steps": 6}

@@ -79,7 +79,7 @@ def test_starts_from_the_weights_of_another_run(old: Run, tmp_path: Path) -> Non
     said: list[str] = []
     new = fit(recipe, tmp_path / "new", data=more, report=False, on_message=said.append)
     assert "weights" in said[0]
-    assert any("(5," in line and "(3," in line and "starts afresh" in line for line in said[1:])
+    assert any("(5," in line and "(3," in line and "reinitialised" in line for line in said[1:])
     theirs, ours = old.network().state_dict(), new.network().state_dict()
     same = [name for name, t in ours.items() if t.shape == theirs[name].shape and "running" not in name]
     assert all(
@@ -113,7 +113,7 @@ def test_the_command_continues_a_run_and_starts_from_one(tmp_path: Path) -> None
         *("train", tmp_path / "three.csv", "--start-from", tmp_path / "run", "--epochs", 1),
         *("--accelerator", "cpu", "--out", tmp_path / "tuned"),
     )
-    assert "starts afresh" in output
+    assert "reinitialised" in output
     assert "channels: 4" in (tmp_path / "tuned" / "recipe.yaml").read_text()
 
 
@@ -221,7 +221,7 @@ class TestPretrainedStart:
             *("--accelerator", "cpu", "--out", tmp_path / "tuned"),
         )
         assert "start from ccnn_4_140.digits" in output
-        assert "starts afresh" in output
+        assert "reinitialised" in output
         assert "start_from: ccnn_4_140.digits" in (tmp_path / "tuned" / "recipe.yaml").read_text()
         assert "'flextcn_2.smnist'" in call("train", tmp_path / "own.csv", "--start-from", "flextcn_2.smnst", code=2)
 

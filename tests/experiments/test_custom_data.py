@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 import wave
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,6 +20,7 @@ from kernelfield.cli.common import recipe_and_data
 from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
+from kernelfield.data.sets.audio.sound_folder import read_sound
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.comparison import compare_runs
 from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
@@ -299,10 +301,13 @@ def test_predictions_do_not_depend_on_the_folder_one_is_in(tmp_path: Path, monke
 
 def test_options_of_the_loader(tmp_path: Path) -> None:
     write_images(tmp_path / "mixed", 8, 8, odd=True)
+    assert "data.resolution=" in call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", code=WRONG)
     call("new-recipe", tmp_path / "a.yaml", "--from", tmp_path / "mixed", "--set", "data.resolution=6")
     assert find_recipe(tmp_path / "a.yaml").shape.size == [6, 6]
     path = write_wide(tmp_path / "wide.csv", label="target", values=[20 + i for i in range(40)])
-    assert "include 'label'" in call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    message = call("new-recipe", tmp_path / "b.yaml", "--from", path, code=WRONG)
+    assert "include 'label'" in message
+    assert "data.label=target" in message
     asked = ("--set", "data.label=target", "--set", "data.task=regression")
     call("new-recipe", tmp_path / "b.yaml", "--from", path, *asked, "--set", "training.epochs=3")
     recipe = find_recipe(tmp_path / "b.yaml")
@@ -370,8 +375,10 @@ def test_sounds_that_are_cut_off_or_cancel_are_announced(sound_run: Path, tmp_pa
         labelled_split(run.data, tmp_path / "new", run.recipe.data)
     with pytest.warns(UserWarning, match=r"opposite.wav: its 2 channels cancel each other"):
         run.predict(write_tone(tmp_path / "opposite.wav", 0.1, 1.0, -1.0))
-    with pytest.warns(UserWarning, match=r"inputs has 800 samples per sound, and those of the run 1712; .* 16000 Hz"):
-        run.predict(torch.zeros(1, 1, 800))
+    with pytest.warns(
+        UserWarning, match=r"inputs has 800 samples per sound, and those of the run 1712, so .* 16000 Hz"
+    ):
+        run.predict(torch.ones(1, 1, 800))
     folder = tmp_path / "lengths"
     for name in ("a", "b"):
         (folder / name).mkdir(parents=True)
@@ -381,12 +388,50 @@ def test_sounds_that_are_cut_off_or_cancel_are_announced(sound_run: Path, tmp_pa
         recipe_for_path(folder)
 
 
+@pytest.mark.parametrize("seconds", [0.05, 0.3])
+def test_arrays_of_sounds_are_padded_and_cut_as_files_are(sound_run: Path, tmp_path: Path, seconds: float) -> None:
+    run, path = load_run(sound_run), write_tone(tmp_path / "tone.wav", seconds, 0.7, rate=16_000)
+    samples = (read_sound(path) * 32767).round().to(torch.int16).view(1, 1, -1)
+    np.save(tmp_path / "tone.npy", samples.numpy())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the file is cut off
+        wanted = read_samples(path, run.recipe, run.data).inputs
+        stored = read_samples(tmp_path / "tone.npy", run.recipe, run.data).inputs
+    assert wanted.shape[-1] == 1712
+    torch.testing.assert_close(stored, wanted)
+    with pytest.warns(UserWarning, match="padded with silence" if seconds < 0.1 else "the rest is cut off"):
+        ready = run.prepare(samples)
+    torch.testing.assert_close(ready.inputs, wanted)
+    with pytest.warns(UserWarning, match="samples per sound"):  # at another step, lengths differ for good reason
+        assert run.prepare(samples, step=2.0).inputs.shape == samples.shape
+
+
 def test_streams_and_exports_have_the_rate_of_the_training(sound_run: Path, tmp_path: Path) -> None:
     path = write_tone(tmp_path / "tone.wav", 0.1, 1.0)
     (*_, last) = stream_input(sound_run, path, every=500)
     assert last["samples"] == 1600  # 0.1 s at 16 kHz; the file has 8 kHz
     call("export", sound_run, "--out", tmp_path / "net.pt2")
     assert read_metadata(tmp_path / "net.pt2")["rate"] == 16_000
+
+
+@pytest.mark.parametrize("lines", [[], ["air,warm"], ["", " "]])
+def test_streams_without_samples_are_refused(two_sensors: Path, lines: list[str]) -> None:
+    with pytest.raises(ValueError, match="standard input must hold at least one sample"):
+        list(stream_input(two_sensors, "-", lines=lines))
+
+
+def test_empty_files_are_named_as_such(two_sensors: Path, tmp_path: Path) -> None:
+    (tmp_path / "new.csv").touch()
+    with pytest.raises(ValueError, match=r"new.csv must hold a line for each step, found an empty file"):
+        load_run(two_sensors).predict(tmp_path / "new.csv")
+
+
+def test_a_folder_of_tables_is_no_folder_of_images(tmp_path: Path) -> None:
+    (tmp_path / "machines").mkdir()
+    for i in range(3):
+        (tmp_path / "machines" / f"m{i}.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(ValueError, match=r"data must be one table, .* with 3 tables such as m0.csv; join them to one"):
+        recipe_for_path(tmp_path / "machines")
 
 
 def test_streams_of_other_data_refuse_sounds(two_sensors: Path, tmp_path: Path) -> None:
@@ -818,3 +863,16 @@ def test_a_run_is_not_tested_or_continued_on_values_in_another_unit(tmp_path: Pa
     np.savez(tmp_path / "a.npz", inputs=x * np.array([[1.0], [1.8]]) + np.array([[0.0], [32.0]]), target=y)
     for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
         assert "the statistics of their values" in call(*command, code=2)
+
+
+def test_networks_that_take_the_step_are_tested_at_half_the_resolution(tmp_path: Path) -> None:
+    path = write_images(tmp_path / "photos", 6, 10)
+    tests = {name: recipe_for_path(path, model=name).test for name in ("ccnn_4_140", "cifar_resnet_32", "resnet44_p4")}
+    assert tests == {"ccnn_4_140": {"step": [2.0]}, "cifar_resnet_32": {"step": [2.0]}, "resnet44_p4": {}}
+
+
+def test_targets_at_each_position_are_not_tested_at_another_resolution(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 1, 8)).astype(np.float32)
+    np.savez(tmp_path / "dense.npz", inputs=x, target=np.tanh(x[:, 0]))
+    recipe = recipe_for_path(tmp_path / "dense.npz")
+    assert (recipe.shape.task, recipe.test) == ("dense-regression", {})

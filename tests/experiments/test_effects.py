@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
     "training.temperature": ("[0.5, 0.1]", [], "partial", "mirror"),
     "data.padding": ("symmetric", [], "image data", ""),
     "data.noise": ("shared", [], "image data", ""),
+    "model.kernel_dropout": ("0.1", ["shape.irregular=true"], "masks", ""),
     "test.step": ("[2.0]", [], "partial", "masks"),
     "test.drop": ("0.5", [], "partial", "masks"),
     "test.turn": ("[90]", [], "masks", "images"),
@@ -77,6 +78,7 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
 OTHER_SETTINGS = {
     "data.padding": ["data.augment=true"],
     "data.noise": ["data.name=npcifar10"],
+    "model.kernel_dropout": [],  # on a grid
     "schedule.final": ["schedule.name=cosine"],
     "schedule.factor": ["schedule.name=plateau"],
     "schedule.patience": ["schedule.name=plateau"],
@@ -105,7 +107,8 @@ def test_every_setting_of_a_training_is_known_to_act_or_checked() -> None:
     sections = {"optimizer": Optimizer, "schedule": Schedule, "training": Training}
     settings = {f"{name}.{f.name}" for name, kind in sections.items() for f in dataclasses.fields(kind)}
     settings |= {f"test.{kind}" for kind in TESTS} | {"regularizers", "metric"}
-    settings |= {"data.padding", "data.noise"}  # other options of loaders act alone, or the loader refuses them
+    # Other options of loaders and arguments of networks act alone, or the loader or the network refuses them.
+    settings |= {"data.padding", "data.noise", "model.kernel_dropout"}
     assert settings == CHECKED | ALWAYS
     assert not CHECKED & ALWAYS
     assert set(CASES) == CHECKED - {"regularizers"} | {f"regularizers.{name}" for name in REGULARIZERS}

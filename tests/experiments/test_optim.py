@@ -159,19 +159,39 @@ def test_settings_are_checked_together() -> None:
         with_settings(recipe, ["schedule.name=cosine", "schedule.milestones=[3]"])
 
 
-@pytest.mark.parametrize("epochs", [1, 3, 10, 11, 40])
+@pytest.mark.parametrize("epochs", [1, 3, 10, 11, 24, 26, 40])
 def test_shortened_trainings_reach_their_learning_rate_and_lower_it(epochs: int) -> None:
     recipe = with_settings(
         small_recipe(),
         ["training.epochs=100", "schedule.name=steps", "schedule.warmup=10", "schedule.milestones=[40, 80]"],
     )
     schedule = with_settings(recipe, [f"training.epochs={epochs}"]).schedule
-    assert schedule.warmup == pytest.approx(10 if epochs > 10 else epochs / 10)
+    # A warm-up of 10 epochs ends before the first milestone of trainings of more than 25 epochs.
+    assert schedule.warmup == pytest.approx(10 if epochs > 25 else epochs / 10)
     assert schedule.milestones == pytest.approx([0.4 * epochs, 0.8 * epochs])
     rate = LearningRate(schedule, steps_per_epoch=50, epochs=epochs)
     factors = [rate.factor(step) for step in range(50 * epochs)]
     assert max(factors) == 1.0
     assert factors[-1] == pytest.approx(schedule.factor**2)
+    top = factors.index(1.0)
+    assert all(a <= b for a, b in pairwise(factors[: top + 1]))
+    assert all(a >= b for a, b in pairwise(factors[top:]))
+
+
+def test_a_milestone_in_the_warmup_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"schedule\.milestones must not lie in the warm-up of 2 epochs, got \[1\]"):
+        Schedule("steps", warmup=2, milestones=[1])
+
+
+def test_a_plateau_in_the_warmup_does_not_let_the_rate_jump() -> None:
+    rate = LearningRate(Schedule("plateau", warmup=4, factor=0.1, patience=0), steps_per_epoch=10, epochs=8)
+    factors = []
+    for epoch in range(8):
+        factors += [rate.factor(step) for step in range(10 * epoch, 10 * epoch + 10)]
+        if epoch in (0, 1):  # the second epoch is no better than the first
+            rate.observe({"epoch": epoch + 1, "train_loss": 1.0, "val_accuracy": 0.5})
+    assert factors[19] == pytest.approx(0.5)
+    assert max(factors[20:]) == pytest.approx(0.1)
 
 
 def test_settings_that_are_given_are_not_scaled() -> None:

@@ -159,6 +159,7 @@ def test_a_long_table_trains_to_forecast(forecasts: Path) -> None:
     assert json.loads(call("test", forecasts / "run", "--data", forecasts / "long.csv", "--json"))["test"]["mse"] > 0
 
 
+@pytest.mark.filterwarnings("ignore:.*query times lie")
 def test_predictions_at_times_that_are_asked_for(forecasts: Path) -> None:
     run, file = forecasts / "run", forecasts / "long.csv"
     rows = json.loads(call("predict", run, file, "--at", "60,61.5", "--json"))

@@ -282,6 +282,13 @@ def test_seeds_may_lack_a_test_or_a_score() -> None:
         assert math.isnan(found["deviation"]["test"]["auc"])
 
 
+def test_seeds_that_stop_early_have_a_mean_length() -> None:
+    runs = [{"status": "done", "seconds": 1.0, "metrics": {}, "epochs": n, "steps": 10 * n} for n in (12, 30, 20)]
+    found = combine_results(dict(enumerate(runs)), "seeds")
+    assert (found["epochs"], found["steps"]) == (21, 207)
+    assert [each["epochs"] for each in found["seeds"].values()] == [12, 30, 20]
+
+
 def test_settings_of_one_section_may_omit_it() -> None:
     assert read_over(["lr=0.1,0.2", "epochs=1,2"]) == {"optimizer.lr": ["0.1", "0.2"], "training.epochs": ["1", "2"]}
     with pytest.raises(ValueError, match=r"--over must name each setting once, got 'optimizer\.lr' twice"):

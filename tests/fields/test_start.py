@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from functools import partial
+from typing import Any
 
 import pytest
 import torch
 
 from kernelfield import CKCNN, FlexNet, create_model
-from kernelfield.fields import SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, bind_start
+from kernelfield.fields import SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, Table, bind_start
 from kernelfield.grids import kernel_grid
 from kernelfield.layers import CKConv, FlexConv, SeparableConv
 
@@ -181,3 +182,21 @@ def test_an_unknown_start_is_refused_by_name() -> None:
 def test_an_explicit_start_is_kept() -> None:
     bound = bind_start(partial(SIREN, start="partial"), "flexconv")
     assert bound(1, 1).start == "partial"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"field": Table, "omega_0": 5.0}, "omega_0 must be None for field Table, which does not take it, got 5.0"),
+        ({"field": MAGNet, "hidden_omega_0": 5.0}, "hidden_omega_0 must be None for field MAGNet, .* got 5.0"),
+        ({"field": partial(SIREN, omega_0=10.0), "omega_0": 30.0}, "omega_0 must .* SIREN, which has omega_0=10.0"),
+    ],
+)
+def test_a_frequency_that_the_field_would_ignore_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        FlexNet(1, 2, size=8, channels=2, widths=(1,), **options)
+
+
+def test_a_frequency_that_agrees_with_that_of_the_field_is_accepted() -> None:
+    field = partial(SIREN, omega_0=10.0)
+    assert FlexNet(1, 2, size=8, channels=2, widths=(1,), field=field, omega_0=10.0).stem.field.omega_0 == 10.0

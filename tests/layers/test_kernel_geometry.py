@@ -1,4 +1,4 @@
-"""Weights of kernels of another size do not load in silence."""
+"""Weights of kernels of another size or group do not load in silence."""
 
 from __future__ import annotations
 
@@ -21,8 +21,16 @@ def grid_kernel(**options: Any) -> Callable[..., torch.nn.Module]:
 
 
 def group_kernel(**other: Any) -> torch.nn.Module:
-    options = {"kernel_size": 5, "samples": 4, "field": kf.fields.SIREN, **other}
-    return kf.LiftingConv(1, 2, group=kf.groups.SO2(), **options)
+    options = {"group": kf.groups.SO2(), "kernel_size": 5, "samples": 4, "field": kf.fields.SIREN, **other}
+    return kf.LiftingConv(1, 2, **options)
+
+
+def table_kernel(**other: Any) -> torch.nn.Module:
+    return kf.GroupConv(2, 2, **{"group": kf.groups.Mirror(), "kernel_size": 3, **other})
+
+
+def attention(**other: Any) -> torch.nn.Module:
+    return kf.layers.LiftingSelfAttention(1, 2, group=kf.groups.Cyclic(4), **{"neighborhood": 5, **other})
 
 
 CASES = [
@@ -30,6 +38,10 @@ CASES = [
     (grid_kernel(), {"causal": True}, "causal"),
     (grid_kernel(dim=2), {"size": (8, 9)}, "size"),
     (group_kernel, {"kernel_size": 7}, "kernel_size"),
+    (group_kernel, {"group": kf.groups.Cyclic(8), "samples": None}, r"group=SO2 .* group=Cyclic\(8\)"),
+    (table_kernel, {"group": kf.groups.Cyclic(2)}, "group"),
+    (attention, {"neighborhood": 7}, r"reach=2.0 .* reach=3.0"),
+    (attention, {"neighborhood": None, "size": 9}, "reach=9.0"),
 ]
 
 
@@ -54,6 +66,16 @@ def test_saved_states_and_networks_keep_the_size() -> None:
     assert all(isinstance(value, torch.Tensor) for value in state.values())
     with pytest.warns(UserWarning, match="size"):
         torch.nn.Sequential(kf.CKConv(1, 2, size=9), torch.nn.ReLU()).load_state_dict(state)
+
+
+def test_other_numbers_of_elements_load_without_a_word() -> None:
+    file = io.BytesIO()
+    torch.save(group_kernel().state_dict(), file)
+    file.seek(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        group_kernel(samples=8).load_state_dict(torch.load(file, weights_only=True))
+        attention(neighborhood=None, size=2).load_state_dict(attention(neighborhood=5).state_dict())
 
 
 def test_plain_dictionaries_and_copies_load_without_a_word() -> None:

@@ -70,6 +70,21 @@ class TestFolders:
         back = kf.FlexTCN.from_pretrained(net.save_pretrained(tmp_path / "net"))
         assert same(net, back, torch.randn(1, 1, 784))
         assert (back.num_classes, back.pretrained_config["classes"]) == (4, [])
+        assert preprocessing(back).classes == ()
+
+    @torch.no_grad()
+    def test_a_score_stays_with_the_tensors_that_have_it(self, tmp_path: Path) -> None:
+        net = kf.create_model("flextcn_2.smnist", pretrained=True)
+        kept = kf.from_pretrained(net.save_pretrained(tmp_path / "same")).pretrained_config
+        assert kept["score"] == net.pretrained_config["score"]
+        for changed in (kf.create_model("flextcn_2.smnist"), kf.from_pretrained(tmp_path / "same")):
+            next(changed.parameters()).add_(0.1)
+            saved = kf.from_pretrained(changed.save_pretrained(tmp_path / "changed"))
+            assert not {"score", "training", "recipe", "name"} & {*saved.pretrained_config}
+            assert saved.pretrained_config["started_from"] == "flextcn_2.smnist"
+            assert preprocessing(saved).classes == tuple("0123456789")
+            again = kf.from_pretrained(saved.save_pretrained(tmp_path / "again")).pretrained_config
+            assert again["started_from"] == "flextcn_2.smnist"
 
     def test_fields_and_groups_by_name(self, tmp_path: Path) -> None:
         net = kf.create_model("p4cnn", group="Cyclic(2)", channels=3)
@@ -132,7 +147,14 @@ class TestHub:
         monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
         net = kf.create_model("p4cnn", channels=3)
         kf.save_pretrained(net, tmp_path / "net", push_to_hub=True, commit_message="first")
-        assert hub.uploaded == [{"folder_path": str(tmp_path / "net"), "repo_id": "me/net", "commit_message": "first"}]
+        where = {"folder_path": str(tmp_path / "net"), "repo_id": "me/net", "commit_message": "first"}
+        assert hub.uploaded == [{**where, "allow_patterns": ["config.json", "model.safetensors"]}]
+
+    def test_options_of_an_upload_need_one(self, tmp_path: Path) -> None:
+        net = kf.create_model("p4cnn", channels=3)
+        for options in ({"push_to_hubb": True}, {"repo_id": "me/net"}):
+            with pytest.raises(TypeError, match=rf"push_to_hub .*{next(iter(options))}"):
+                kf.save_pretrained(net, tmp_path, **options)
 
     def test_without_the_package_a_folder_works_and_the_hub_is_refused(
         self, saved: Path, monkeypatch: pytest.MonkeyPatch

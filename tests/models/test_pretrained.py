@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from kernelfield import create_model, list_models
-from kernelfield.data import describe
+from kernelfield.data import describe, preprocessing
 from kernelfield.experiments.datasets import synthetic_data
 from kernelfield.experiments.run import make_task
 from kernelfield.experiments.weight import weight_recipe, weight_score
@@ -155,6 +155,14 @@ class TestOverrides:
         assert other(x).shape == (1, 5)
         torch.testing.assert_close(other.forward_features(x), full.forward_features(x))
         assert other.pretrained_config["classes"] == []
+        assert preprocessing(other).classes == ()
+
+    def test_a_new_classifier_has_no_class_names(self) -> None:
+        net = create_model("flextcn_2.smnist", pretrained=True)
+        net.reset_classifier(10)
+        assert preprocessing(net).classes == ()
+        assert preprocessing(create_model("flextcn_2.smnist", out_channels=3)).classes == ()
+        assert preprocessing(create_model("flextcn_2.smnist", pretrained=True)).classes == tuple("0123456789")
 
     @pytest.mark.parametrize(("argument", "value"), [("size", 100), ("in_channels", 3), ("dim", 2)])
     def test_another_input_is_refused_by_name(self, argument: str, value: int) -> None:

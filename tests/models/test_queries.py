@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet, SeparableConv
 from kernelfield.fields import MAGNet
@@ -151,6 +152,16 @@ def test_questions_that_cannot_be_answered_are_refused() -> None:
         layer(x, coords=t, at=torch.rand(4, 3, 1, 1))
     with pytest.raises(ValueError, match="queries must be less"):
         layer(x, coords=t, queries=9)
+
+
+def test_queries_may_be_mapped_over_or_fake() -> None:
+    """Where the host cannot read values, queries are not checked; coordinates are treated alike."""
+    net = build("CCNN")
+    x, at = torch.randn(3, 2, 20, dtype=torch.float64), torch.rand(3, 5, 1, dtype=torch.float64) * 20
+    mapped = torch.vmap(lambda x, at: net(x.unsqueeze(0), at=at.unsqueeze(0)).squeeze(0))(x, at)
+    torch.testing.assert_close(mapped, net(x, at=at))
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        assert net(mode.from_tensor(x), at=mode.from_tensor(at)).shape == (3, 3, 5)
 
 
 @pytest.mark.parametrize("name", NETWORKS)

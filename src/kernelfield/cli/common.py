@@ -88,6 +88,7 @@ def recipe_and_data(
     from ..experiments.datasets import load_source  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
     from ..experiments.recipe_files import find_mapping  # noqa: PLC0415
+    from ..experiments.start_from import source_of  # noqa: PLC0415
 
     if ":" in model:
         import_own(model)
@@ -97,7 +98,8 @@ def recipe_and_data(
         recipe, data = load_path(name, data_settings(settings), model=model, start_from=start_from)
         chosen = with_settings(recipe, settings)
     elif name in list_data() and find_mapping(name) is None:
-        source = {"name": name, **data_settings(settings)}
+        kept = {} if start_from is None else source_of(start_from, name)
+        source = {"name": name, **kept, **data_settings(settings)}
         data = load_source(source, f"data {name!r}")
         chosen = with_settings(recipe_for(data, name, source, model=model, start_from=start_from), settings)
     else:

@@ -42,8 +42,8 @@ def train(
     recipe: Annotated[
         str,
         typer.Argument(
-            help="A recipe's name or file; or your own data: a folder of images, sounds or point clouds, a .csv, .tsv, "
-            ".ts, .arff or .npz file."
+            help="A recipe's name or file; or your own data: a folder of images, sounds or point clouds, or a .csv, "
+            ".parquet, .tsv, .ts, .arff, .npz or .txt file."
         ),
     ] = "digits",
     out: Out = None,
@@ -56,7 +56,7 @@ def train(
         Optional[str],  # noqa: UP045
         typer.Option(
             help="Weights to start from: the folder of a run, or a pretrained weight such as flextcn_2.smnist "
-            "(see list weights). The classifier starts afresh for other classes."
+            "(see list weights). For other classes the classifier is reinitialised."
         ),
     ] = None,
     freeze: Annotated[

@@ -245,6 +245,8 @@ class Split:
     columns=ListOf(STRING, least=0),
     targets=ListOf(STRING, least=0),
     levels=ListOf(Int(0), least=0),
+    always=ListOf(STRING, least=0),
+    reach=ListOf(FINITE, least=0),
 )
 @dataclass(frozen=True)
 class Data:
@@ -271,6 +273,8 @@ class Data:
         targets: names of the channels to predict at query times, if known.
         levels: least pixel, largest pixel and value of white of images with pixels of more than 8 bits, which are
             stored as bytes; empty if there are none.
+        always: names of the channels that have a value in each training sample, if known.
+        reach: least and largest query coordinate of the training samples; empty if there are none.
     """
 
     name: str
@@ -291,6 +295,8 @@ class Data:
     columns: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     levels: tuple[int, ...] = ()
+    always: tuple[str, ...] = ()
+    reach: tuple[float, ...] = ()
 
     @classmethod
     def from_splits(
@@ -315,8 +321,8 @@ class Data:
             out_channels: number of predictions; the number of classes by default.
             size: length along each axis, in training steps; that of the stored inputs by default.
             classes: names of the classes, if known.
-            others: ``vocabulary``, ``parts``, ``channels``, ``unit``, ``dates``, ``columns``, ``targets`` and
-                ``levels`` of :class:`Data`.
+            others: ``vocabulary``, ``parts``, ``channels``, ``unit``, ``dates``, ``columns``, ``targets``, ``levels``,
+                ``always`` and ``reach`` of :class:`Data`.
 
         >>> split = Split(torch.zeros(4, 3, 8, 8), torch.zeros(4, dtype=torch.long))
         >>> data = Data.from_splits("blank", [split, None, split], classes=("black", "white"))

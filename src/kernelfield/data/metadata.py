@@ -47,7 +47,7 @@ _PLAIN = (
 #: largest difference of the statistics of the same data on two machines, in standard deviations
 _ROUNDING = 1e-2
 #: fields that files of earlier versions do not have
-_LATER = ("dates", "columns", "targets", "levels")
+_LATER = ("dates", "columns", "targets", "levels", "always", "reach")
 _DTYPES = {str(d).removeprefix("torch."): d for d in (
     torch.float16, torch.float32, torch.float64, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool,
 )}  # fmt: skip

@@ -18,12 +18,16 @@ from .io.arrays import as_numbers
 from .metadata import from_metadata
 from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
+from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
+from .transforms.to_sequence import pixel_order
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from .base import Data
 
-__all__ = ["Preprocessing", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
+__all__ = ["Preprocessing", "compare_channels", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
 
 #: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
 #: warning says that the unit may differ
@@ -47,17 +51,18 @@ class Preprocessing:
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
-        self.name = str(config.get("name", "the network"))
+        self.name = str(config.get("name") or config.get("started_from") or "the network")
         if config.get("preprocessing") is None:
             raise ValueError(f"model must come with a stored preprocessing, got {self.name} without one")
         self.data: Data = from_metadata(config["preprocessing"])
         self.rate: float | None = config.get("rate")
+        self._classes = tuple(config.get("classes", self.data.classes))
         self._layout: dict[str, Any] = config.get("layout") or {}
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """Names of the classes; empty if there are none."""
-        return self.data.classes
+        """Names of the classes that the network predicts; empty if there are none, or after a new classifier."""
+        return self._classes
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -132,8 +137,7 @@ class Preprocessing:
             order = self._layout.get("permute")
             if order is None:
                 return x
-            seed = torch.Generator().manual_seed(order)
-            return x.index_select(2, torch.randperm(x.shape[2], generator=seed).to(x.device))
+            return x.index_select(2, pixel_order(x.shape[2], order).to(x.device))
         x = self._with_channels(x, len(size), channels)
         if len(size) == 1:
             return self._at_rate(x, rate)
@@ -263,18 +267,43 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
     if batch.mask is not None:
         unseen = ~batch.mask.bool().flatten()
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
+    compare_fill_values(values.unsqueeze(0), data.channels, where)
     mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
+    compare_channels(values, mean, std, data.channels, where, other_size=other_size, stacklevel=4)
+
+
+def compare_channels(
+    values: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    names: Sequence[str],
+    where: str,
+    *,
+    other_size: float = OTHER_SIZE,
+    stacklevel: int = 3,
+) -> None:
+    """Warn if the values of a channel are far larger or smaller than in training; see :func:`compare_values`.
+
+    Args:
+        values: (channels, n) raw values in float64; NaN is a missing value.
+        mean: (channels,) means in training.
+        std: (channels,) standard deviations in training; infinite ones are not compared.
+        names: names of the channels, if known.
+        where: description of the samples.
+        other_size: ratio of root mean squares that raises the warning.
+        stacklevel: number of calls between the warning and the line that it names.
+    """
     size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
     middle, ratio = values.nanmean(dim=1), size / usual
     away = (middle - mean).abs() > OTHER_MEAN * std
-    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0)
+    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0) & std.isfinite()
     for channel in torch.nonzero(strange).flatten().tolist()[:3]:
-        name = repr(data.channels[channel]) if channel < len(data.channels) else str(channel)
+        name = repr(names[channel]) if channel < len(names) else str(channel)
         warnings.warn(
             f"channel {name} of {where} has a mean of {middle[channel]:.3g} and a root mean square of "
             f"{size[channel]:.3g}, and in training {mean[channel]:.3g} and {usual[channel]:.3g}; its values must have "
             "the same unit",
-            stacklevel=3,
+            stacklevel=stacklevel,
         )
 
 
@@ -298,7 +327,8 @@ def preprocessing(model: Any) -> Preprocessing:
     """Return the transform that belongs to a pretrained network.
 
     Args:
-        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, or from ``from_pretrained``.
+        model: a network from :func:`kernelfield.create_model` with ``pretrained=True``, from ``from_pretrained``, or of
+            a run.
 
     >>> import kernelfield as kf
     >>> net = kf.create_model("flextcn_2.smnist", pretrained=True).eval()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import re
 from dataclasses import dataclass, field
@@ -10,6 +9,7 @@ from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
+from .._checks import closest
 from .._kinds import TEXT
 from .._signature import argument_texts
 from . import shape as shapes_of
@@ -33,7 +33,7 @@ from .sets.text import listops, retrieval, reviews
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
 
     from .base import Data
     from .shape import DataShape
@@ -128,7 +128,7 @@ def load(name: str, root: str | os.PathLike[str] | None = None, download: bool =
     takes = entry.takes
     for option in options:
         if option not in takes:
-            raise TypeError(f"{name!r} takes no option {option!r}{_closest(option, takes)}")
+            raise TypeError(f"{name!r} takes no option {option!r}{closest(option, takes)}")
     given = {**entry.preset, **options}
     if "root" in takes:
         given["root"] = root
@@ -212,13 +212,8 @@ def _sections(doc: str) -> dict[str, str]:
 
 def _entry(name: str) -> _Entry:
     if name not in _ENTRIES:
-        raise ValueError(f"name must be one of list_data(), got {name!r}{_closest(str(name), _ENTRIES)}")
+        raise ValueError(f"name must be one of list_data(), got {name!r}{closest(str(name), _ENTRIES)}")
     return _ENTRIES[name]
-
-
-def _closest(name: str, names: Iterable[str]) -> str:
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f"; the closest is {close[0]!r}" if close else ""
 
 
 register(

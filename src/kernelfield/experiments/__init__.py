@@ -10,7 +10,7 @@ The files, in the order in which a training uses them:
 - one training: ``fitting`` (from a recipe to a run), ``run`` and ``run_files`` (the folder), ``start_from``,
   ``effects`` (settings that do nothing), ``task`` (network and loss), ``regularizers``, ``loop`` (the steps),
   ``optim``, ``metrics``, ``evaluation``, ``loop_state``, ``checkpoint``, ``causality``, ``kernels_ahead``,
-  ``progress``, ``finish`` (test and report);
+  ``progress``, ``baseline``, ``finish`` (test and report);
 - several trainings: ``side_by_side``, ``seeds``, ``shares``, ``sweep``, ``samplers``, ``combine``; ``processes`` for
   several devices;
 - after a training: ``finished_run``, ``robustness``, ``comparison``, ``weight``; ``predict``, ``predictions``,

@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
+from .._files import write_text
 from .._kinds import POSITIVE, TEXT
 from ..data.metadata import from_metadata
 from ..fields import Field
 from ..groups import Distribution
 from ..masks import Mask
 from ..models.pretrained import create_from_weight, describe_weight
+from .bench import points_of
 from .card_text import card_text
+from .datasets import synthetic_data
 from .energy import EnergyMeter
 from .evaluation import mask_sizes
 from .finished_run import rewrite_report, run_metadata
@@ -179,9 +182,6 @@ class _Work:
     """The forward pass of one sample and of a batch, and a training step, on synthetic data."""
 
     def __init__(self, task: Task, recipe: Recipe) -> None:
-        from .bench import points_of  # noqa: PLC0415
-        from .datasets import synthetic_data  # noqa: PLC0415
-
         self.task, self.batch = task, recipe.training.batch
         points = points_of(recipe)
         self.one, self.many = (
@@ -264,7 +264,6 @@ def make_card(source: str | Path, *, out: str | Path | None = None, seconds: flo
         seconds: duration of each measurement of time and energy, for one sample, a batch and a training step.
         device: device on which to measure.
     """
-    from .._files import write_text  # noqa: PLC0415
     from ..viz.card import plot_card  # noqa: PLC0415
 
     if Path(source).is_dir():

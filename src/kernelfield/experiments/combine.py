@@ -21,8 +21,9 @@ _EACH = ("metrics", "chosen", "best", "last", "best_step", "epochs", "seconds", 
 def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, Any]:
     """Return the mean of several results as one result, with their standard deviation and the numbers of each.
 
-    ``deviation`` is the sample standard deviation over seeds, and the population standard deviation over folds or
-    photographs, which are complete sets. If a run failed, its result is returned.
+    Numbers of epochs and steps are means too. ``deviation`` is the sample standard deviation over seeds, and the
+    population standard deviation over folds or photographs, which are complete sets. If a run failed, its result is
+    returned.
 
     Args:
         each: results of finished runs, by seed, fold or photograph.
@@ -48,6 +49,10 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
         "seconds": round(sum(r["seconds"] for r in results), 2),
         kind: {str(key): {name: r[name] for name in _EACH if name in r} for key, r in each.items()},
     }
+    for name in ("epochs", "steps", "best_step", "seconds_per_epoch"):
+        if all(name in r for r in results):  # runs that stop early differ in length
+            mean = statistics.fmean(r[name] for r in results)
+            combined[name] = round(mean, 2) if name == "seconds_per_epoch" else round(mean)
     for name in ("chosen", "best", "last"):
         if all(name in r for r in results):
             combined[name] = _over([{k: v for k, v in r[name].items() if k != "epoch"} for r in results])

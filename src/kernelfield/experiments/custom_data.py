@@ -13,6 +13,7 @@ import torch
 
 from .._arguments import checked
 from .._kinds import STRING, TEXT, Int, ListOf
+from .._signature import accepted_arguments, takes_argument
 from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound
@@ -46,6 +47,8 @@ SUFFIXES = {
     ".npz": "arrays",
     ".txt": "text",
 }
+#: endings of tables
+TABLES = (".csv", ".tsv", ".parquet")
 #: loaders of folders, with the suffixes of their files
 FOLDERS = {"image_folder": folders.ENDINGS, "wav_folder": sound.ENDINGS, "cloud_folder": clouds.ENDINGS}
 
@@ -77,7 +80,14 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
 
 def _inside(path: Path) -> str:
     """Return the loader of images, sounds or point clouds that reads most of the files in a folder."""
-    return max(FOLDERS, key=lambda kind: len(find_visible(path, FOLDERS[kind])))
+    counts = {kind: len(find_visible(path, endings)) for kind, endings in FOLDERS.items()}
+    tables = find_visible(path, TABLES)
+    if tables and not any(counts.values()):
+        raise ValueError(
+            f"data must be one table, or a folder with train{tables[0].suffix} and test{tables[0].suffix}, got {path} "
+            f"with {len(tables)} tables such as {tables[0].name}; join them to one, with a column id"
+        )
+    return max(counts, key=lambda kind: counts[kind])
 
 
 def _has_names(path: Path) -> bool:
@@ -101,7 +111,8 @@ def recipe_for(
     By default the recipe trains a CCNN, or a small gridified network on point clouds, with AdamW at 0.01 and a cosine
     with warm-up, for about two thousand steps. Without a GPU, large data get fewer epochs, at least ten. The recipe
     holds only arguments that the network takes. With fewer than a hundred validation samples it selects the last epoch,
-    since the best validation score of so few samples is often luck.
+    since the best validation score of so few samples is often luck. A network that takes the sampling step, on a grid
+    and with one target per sample, is also tested at half the resolution.
 
     Args:
         data: the loaded data.
@@ -133,6 +144,7 @@ def recipe_for(
     network = _network(data, model) if model or start_from is None else _trained_network(data, start_from)
     on_grid = tuple(data.size) == tuple(data.train.inputs.shape[2:])  # False if the network reads features of the data
     steps = data.train.coords is None and data.vocabulary is None and on_grid and min(data.size) >= 4
+    steps = steps and not _is_dense(data)  # targets at each position do not exist at other steps
     mapping = {
         "name": name,
         "title": f"{name}: custom data",
@@ -181,9 +193,7 @@ def _network(data: Data, model: str) -> dict[str, Any]:
     name = model or ("gridified_modelnet40" if points else "ccnn_4_140")
     fixed = configuration(name, argument="model").arguments
     takes = options_of(name)
-    every = inspect.Parameter.VAR_KEYWORD in {
-        p.kind for p in inspect.signature(configuration(name).build).parameters.values()
-    }
+    every = accepted_arguments(configuration(name).build) is None
     if fixed.get("dim", data.dim) != data.dim:
         raise ValueError(f"model must take data of dim {data.dim}, got {name!r}, which takes dim {fixed['dim']}")
     wanted: dict[str, Any] = {"dropout": 0.1}
@@ -222,16 +232,26 @@ def _plain_readout(name: str) -> Any:
 def _takes_step(name: str) -> bool:
     """Return whether the forward pass of a network takes the sampling step."""
     forward = getattr(configuration(name).build, "forward", None)
-    return forward is None or "step" in inspect.signature(forward).parameters
+    return forward is None or takes_argument(forward, "step")
 
 
-def _sound_options(path: Path, model: str) -> dict[str, Any]:
-    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10."""
-    rate = sound.usual_rate(path) if path.is_dir() else sound.RATE
+def _sound_options(path: Path, model: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return options for sounds: mel bands at the rate of most files, or raw samples for networks of chapter 10.
+
+    Args:
+        path: folder of the sounds.
+        model: name of the network.
+        given: options that are known; the others depend on them.
+    """
+    rate = given.get("rate") or (sound.usual_rate(path) if path.is_dir() else sound.RATE)
+    found: dict[str, Any] = {"rate": rate}
     if model and configuration(model).build is WaveletNet:
-        return {"rate": rate}
-    length = {"length": sound.usual_length(path, rate)} if path.is_dir() else {}
-    return {"rate": rate, "features": "mel", "augment": True, **length}
+        return found | given
+    if path.is_dir() and given.get("length") is None:
+        found["length"] = sound.usual_length(path, rate)
+    if given.get("features", "mel") == "mel":
+        found |= {"features": "mel", "augment": True}
+    return found | given
 
 
 @checked()
@@ -319,7 +339,7 @@ def load_path(
     Args:
         path: see :func:`recipe_for_path`.
         source: see :func:`recipe_for_path`.
-        start_from: see :func:`recipe_for`; data of the same kind are prepared as for that network.
+        start_from: see :func:`recipe_for`; images and sounds are converted to the input of that network.
         options: further arguments of :func:`recipe_for`.
     """
     if source is not None and "name" in source:
@@ -327,11 +347,12 @@ def load_path(
     else:
         kind, where = own_data(path)
     chosen = {"name": kind, **where, **(source or {})}
+    model = str(options.get("model", ""))
     if start_from is not None:
-        kept = source_of(start_from)
-        chosen = {**kept, **chosen} if kept["name"] == kind else chosen
+        chosen = {**source_of(start_from, kind), **chosen}
+        model = model or model_of(start_from)["name"]
     if kind == "wav_folder":
-        chosen = {**_sound_options(Path(path).expanduser(), str(options.get("model", ""))), **chosen}
+        chosen = _sound_options(Path(path).expanduser(), model, chosen)
     name = Path(path).resolve().stem
     data = load_source(chosen, f"data {name!r}")
     takes = set(describe(chosen["name"]).options) - set(chosen)

@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from ..data.shape import DataShape
     from .recipe import Recipe
 
-__all__ = ["load_source", "recipe_data", "sampling_rate", "synthetic_data", "take_share"]
+__all__ = [
+    "describe_input",
+    "image_layout",
+    "load_source",
+    "recipe_data",
+    "sampling_rate",
+    "synthetic_data",
+    "take_share",
+]
 
 #: sampling rates in Hz of sounds whose loaders have no such option
 _RATES = {"fsdd": 8_000, "speech_commands": 16_000}
@@ -36,13 +44,8 @@ def recipe_data(
 ) -> Data:
     """Return the data of a recipe, checked against its shape.
 
-    Section ``data`` may hold these keys besides the options of the loader. ``drop`` is the share of positions, chosen
-    at random, that are missing in training and test; another channel marks the observed ones (chapter 2, section 5).
-    ``step`` is the sampling step of all splits in steps of the network, for a network that was trained at another
-    resolution: fine-tuning at twice the resolution has ``data.step`` 0.5 and the old ``model.size``. ``subsample``
-    keeps every n-th position of sequences in all splits; the training step is then n times longer. ``share`` keeps a
-    share of the training samples. ``augment`` augments series and sounds in training: true, or arguments of
-    :class:`~kernelfield.data.transforms.augment_series.AugmentSeries`.
+    Section ``data`` may hold the keys of :data:`~kernelfield.experiments.recipe.GENERAL` besides the options of the
+    loader.
 
     Args:
         recipe: the recipe.
@@ -110,6 +113,43 @@ def sampling_rate(recipe: Recipe) -> float | None:
     rate = options.get("rate") or _RATES.get(recipe.data["name"])
     every = options.get("every") or 1
     return None if rate is None or options.get("mfcc") else float(rate) / every
+
+
+def image_layout(recipe: Recipe) -> dict[str, Any] | None:
+    """Return the size of images that a recipe reads as sequences of pixels, and the seed of the pixel order.
+
+    The result is None for other data.
+
+    >>> from .recipe import find_recipe
+    >>> image_layout(find_recipe("digits"))
+    {'image': [16, 16], 'permute': None}
+    """
+    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    permute = options.get("permute")
+    if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
+        return None
+    side = math.isqrt(recipe.shape.size[0])
+    if len(recipe.shape.size) != 1 or side * side != recipe.shape.size[0]:
+        return None
+    return {"image": [side, side], "permute": permute}
+
+
+def describe_input(recipe: Recipe, stored: dict[str, Any] | None) -> dict[str, Any]:
+    """Return the entries of a network's description that :func:`kernelfield.data.preprocessing` reads.
+
+    Args:
+        recipe: recipe of the training.
+        stored: metadata of the training data; None if their preparation cannot be stored.
+    """
+    # If images are stored, they become sequences in their preparation.
+    flat = stored is not None and len(stored["stored"]["inputs"]["shape"]) == 2
+    return {
+        "task": recipe.shape.task,
+        "classes": [] if stored is None else list(stored["classes"]),
+        "preprocessing": stored,
+        "layout": image_layout(recipe) if flat else None,
+        "rate": sampling_rate(recipe),
+    }
 
 
 def take_share(data: Data, share: float, where: str = "data") -> Data:

@@ -10,6 +10,7 @@ import dataclasses
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from .._signature import takes_argument
 from ..groups import Bernoulli
 from .evaluation import norms_with_statistics
 from .optim import KINDS, parameter_kinds
@@ -89,17 +90,13 @@ _TRAINING: dict[str, Callable[[Recipe, nn.Module, Data | None], str]] = {
 
 
 def _step(recipe: Recipe, network: nn.Module) -> str:
-    from .task import takes_argument  # noqa: PLC0415
-
     if recipe.shape.irregular:
         return "data at points have no grid"
-    return "" if takes_argument(network, "step") else "the network does not take the sampling step"
+    return "" if takes_argument(network.forward, "step") else "the network does not take the sampling step"
 
 
 def _drop(network: nn.Module) -> str:
-    from .task import takes_argument  # noqa: PLC0415
-
-    lacks = [name for name in ("mask", "density") if not takes_argument(network, name)]
+    lacks = [name for name in ("mask", "density") if not takes_argument(network.forward, name)]
     return f"the network does not take {' and '.join(lacks)} of the observed positions" if lacks else ""
 
 
@@ -127,6 +124,11 @@ _DATA: dict[str, tuple[str, Callable[[Recipe], str]]] = {
     "noise": ("fresh", _noise),
 }
 
+#: arguments of networks that act on some data only: their default and the reason
+_MODEL: dict[str, tuple[float, Callable[[Recipe], str]]] = {
+    "kernel_dropout": (0.0, lambda recipe: "data at points have no sampled kernel" if recipe.shape.irregular else ""),
+}
+
 #: settings that can be without effect; those of the schedule depend on its name
 CHECKED = frozenset(
     [f"optimizer.{key}" for key in _OPTIMIZER]
@@ -134,6 +136,7 @@ CHECKED = frozenset(
     + [f"training.{key}" for key in _TRAINING]
     + [f"test.{key}" for key in _TESTS]
     + [f"data.{key}" for key in _DATA]
+    + [f"model.{key}" for key in _MODEL]
     + ["regularizers"]
 )
 #: settings that always act, or that are refused elsewhere where they cannot
@@ -176,6 +179,9 @@ def without_effect(recipe: Recipe, network: nn.Module, data: Data | None = None)
     for key, (default, data_reason) in _DATA.items():
         if recipe.data.get(key, default) != default:
             found[f"data.{key}"] = data_reason(recipe)
+    for key, (usual_value, model_reason) in _MODEL.items():
+        if recipe.model.get(key, usual_value) != usual_value:
+            found[f"model.{key}"] = model_reason(recipe)
     return {key: reason for key, reason in found.items() if reason}
 
 
@@ -216,7 +222,7 @@ def effective(recipe: Recipe, network: nn.Module, data: Data | None = None) -> R
     for section, usual in (("optimizer", Optimizer()), ("schedule", Schedule()), ("training", Training())):
         keys = [key.partition(".")[2] for key in found if key.startswith(f"{section}.")]
         changes[section] = replace(getattr(recipe, section), **{key: getattr(usual, key) for key in keys})
-    for section in ("data", "regularizers", "test"):
+    for section in ("data", "model", "regularizers", "test"):
         values = getattr(recipe, section)
         changes[section] = {key: value for key, value in values.items() if f"{section}.{key}" not in found}
     return replace(recipe, **changes)

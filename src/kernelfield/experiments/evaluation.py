@@ -1,4 +1,4 @@
-"""Evaluation of a network on a split: metrics, sizes of masks, and re-estimated batch-norm statistics.
+"""Evaluation of a network on a split: metrics, sizes of masks, re-estimated batch-norm statistics, and streams.
 
 Running averages of batch-norm statistics lag behind weights that change fast: after few steps at a large learning rate,
 a network is far worse in evaluation than in training. One pass over some training batches gives the statistics of the
@@ -8,6 +8,7 @@ current weights.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,13 +17,15 @@ from torch import Tensor, nn
 from ..groups import Bernoulli, Interval
 from ..masks import GaussianMask
 from ..models import DNArch
+from ..streaming import Stream
+from ..streaming.causality import check_causal
 from .checkpoint import gather
 from .side_by_side import exhaust
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from ..data.base import Split
+    from ..data.base import Data, Split
     from .settings import Training
     from .task import Task
 
@@ -31,8 +34,10 @@ __all__ = [
     "batches_to_use",
     "evaluate",
     "evaluation_steps",
+    "heard_accuracy",
     "mask_sizes",
     "norms_with_statistics",
+    "one_step",
     "reestimate",
     "reestimation_steps",
 ]
@@ -226,3 +231,45 @@ def reestimation_steps(
     for mean, variance, total, square in zip(means, variances, sums, squares, strict=True):
         mean.copy_(total / batches)
         variance.copy_((square / batches - (total / batches).square()).clamp(min=0))
+
+
+def one_step(step: float | tuple[float, ...]) -> float:
+    """Return the sampling step of a sequence, which may be given for each of its axes."""
+    return float(step[0] if isinstance(step, (tuple, list)) else step)
+
+
+@torch.no_grad()
+def heard_accuracy(
+    network: nn.Module, data: Data, *, points: int = 20, most: int = 500
+) -> dict[str, list[float]] | None:
+    """Return the accuracy on test samples against the share of each sample that the network has received.
+
+    Args:
+        network: the network, on the CPU.
+        data: data of the network.
+        points: number of shares at which to measure.
+        most: largest number of test samples to use.
+
+    Returns:
+        ``heard``, the received shares, and ``accuracy`` after each; None for networks that cannot stream, and for
+        samples that are not signals in time without gaps.
+    """
+    split = data.test
+    if data.dim != 1 or split.inputs.dim() != 3 or split.coords is not None or split.mask is not None:
+        return None
+    try:
+        check_causal(network)
+    except ValueError:
+        return None
+    batch = split.batch(slice(0, most)).to("cpu")
+    if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
+        return None
+    online, length = Stream(network, len(batch), step=one_step(batch.step)), batch.inputs.shape[-1]
+    cuts = [round(length * i / points) for i in range(points + 1)]
+    found: dict[str, list[float]] = {"heard": [], "accuracy": []}
+    for a, b in itertools.pairwise(cuts):
+        if b > a:
+            outputs = online.push(batch.inputs[..., a:b])[..., -1]
+            found["heard"].append(b / length)
+            found["accuracy"].append(float((outputs.argmax(dim=1) == batch.target).float().mean()))
+    return found

@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 
 from ..models import DNArch
-from .evaluation import evaluate
+from .baseline import constant_scores
+from .evaluation import evaluate, heard_accuracy
 from .metrics import IGNORED, observed_target, target_of
 from .processes import split_over
 from .robustness import other_data_tests, run_tests
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..data.base import Batch, Data
     from .loop import Loop
+    from .metrics import Meter
     from .recipe import Recipe
     from .run import Run
     from .task import Task
@@ -125,6 +127,7 @@ def finish(
         "best_step": state.best_step,
         "chosen_by": _chosen_by(loop, task.metric),
         **_epochs(loop, tests["test"], last, averaged, best),
+        **_compared(meter, data),
         "seed": recipe.training.seed,
         "seconds": round(state.seconds, 2),
         "seconds_per_epoch": round(state.seconds / max(1, state.epoch), 2),
@@ -155,6 +158,18 @@ def finish(
         write_pictures(run, full, data, result, batch)
 
 
+def _compared(meter: Meter, data: Data) -> dict[str, Any]:
+    """Return the test errors of each predicted value, if there are several, and the scores of a constant prediction."""
+    found: dict[str, Any] = {}
+    if data.name != "synthetic" and (constant := constant_scores(data)):
+        found["constant"] = constant
+    outputs = meter.outputs()
+    if len(outputs) > 1:
+        names = data.targets if len(data.targets) == len(outputs) else tuple(f"value {i}" for i in range(len(outputs)))
+        found |= {"targets": list(names), "outputs": outputs}
+    return found
+
+
 def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], batch: int) -> None:
     """Write the pictures of a run and, after them, the report that includes them.
 
@@ -168,7 +183,6 @@ def write_pictures(run: Run, task: Task, data: Data, result: dict[str, Any], bat
     from ..viz.attention import has_maps, plot_sample  # noqa: PLC0415
     from ..viz.figures import plot_samples  # noqa: PLC0415
     from ..viz.report import write_report  # noqa: PLC0415
-    from .stream_input import heard_accuracy  # noqa: PLC0415
 
     # On the device of the training, a pass over the test data takes seconds. The rest runs on the CPU.
     worst = worst_samples(task, data, batch=batch)

@@ -12,12 +12,13 @@ from .._arguments import checked
 from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
+from .._signature import takes_argument
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
 from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
-from .evaluation import evaluate
+from .evaluation import evaluate, one_step
 from .finish import write_pictures
 from .processes import split_over
 from .robustness import run_tests
@@ -177,14 +178,13 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
         out: file to write; by default network.pt2 or network.onnx in the folder of the run.
     """
     from ..export import export_network  # noqa: PLC0415
-    from .task import takes_argument  # noqa: PLC0415
 
     run = Run(Path(folder))
     recipe = run.recipe()
     data = run_metadata(run, recipe)
     path = _export_path(run.folder / f"network.{to}", out)
     network = run.network()
-    inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network, "mask"))
+    inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network.forward, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
         described = _export_metadata(recipe, data)
@@ -324,7 +324,6 @@ def export_run_stream(
         tolerance: largest relative error of a kernel.
     """
     from ..streaming import distil, export_stream  # noqa: PLC0415
-    from .stream_input import one_step  # noqa: PLC0415
 
     run = Run(Path(folder))
     path = _export_path(run.folder / f"stream.{to}", out)

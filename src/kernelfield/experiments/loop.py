@@ -310,7 +310,7 @@ class Loop:
         if not self.tail.steps:  # stopped early
             self._add_to_tail(self.tail)
         self.average = self.tail  # replaces the weights in evaluation, re-estimation and checkpoints
-        exhaust(self._reestimation())
+        exhaust(self._reestimation(averaged=True))
         save_weights(self, "average")
         return {} if self.validation is None else self.evaluate(self.validation)
 
@@ -360,9 +360,10 @@ class Loop:
             meter = yield from evaluation_steps(self.task, split, batch, self._precision)
         return meter.compute()
 
-    def _reestimation(self) -> Generator[None, None, None]:
+    def _reestimation(self, *, averaged: bool = False) -> Generator[None, None, None]:
         """Re-estimate batch-norm statistics, those of the averaged weights if there are any."""
-        batches = batches_to_use(self.settings, self.total, self.per_epoch)
+        # A mean of the weights of several epochs has never run in training, however long that was.
+        batches = batches_to_use(self.settings, 0 if averaged else self.total, self.per_epoch)
         # Every process uses the same samples; its share of the batch size fits into its memory.
         batch, seed = self.batch // self.groups, self.settings.seed * 1_000_003 + self.state.epoch
         with self.average or contextlib.nullcontext():

@@ -145,18 +145,22 @@ def metric_names(task: str, out_channels: int, *, parts: bool = False) -> list[s
         out_channels: number of predictions.
         parts: whether the labels are parts of objects; see :class:`Meter`.
 
-    >>> metric_names("classification", 10), metric_names("segmentation", 2)
-    (['loss', 'accuracy'], ['loss', 'accuracy', 'iou', 'auc'])
+    >>> metric_names("classification", 10), metric_names("classification", 2)
+    (['loss', 'accuracy'], ['loss', 'accuracy', 'auc'])
     """
     names = ["loss", *_MEANS.get(task, ("accuracy",))]
     names += {"multilabel": ["auc"], "language": ["bits"], "segmentation": ["iou"]}.get(task, [])
     names += ["part_iou", "part_iou_kinds"] if parts else []
-    names += ["auc"] if _has_bins(task, out_channels) else []
+    names += ["auc"] if _has_bins(task, out_channels) or _has_two_classes(task, out_channels) else []
     return names + (["auc_clip", "map", "map_clip"] if task == "multilabel" and out_channels > 1 else [])
 
 
 def _has_bins(task: str, out_channels: int) -> bool:
     return task == "segmentation" and out_channels == 2
+
+
+def _has_two_classes(task: str, out_channels: int) -> bool:
+    return task == "classification" and out_channels == 2
 
 
 def is_better(metric: str, value: float, than: float | None) -> bool:
@@ -215,6 +219,9 @@ class Meter:
         self.bins = torch.zeros(bins, dtype=torch.float64, device=device)
         self._scores: list[Tensor] = []
         self._labels: list[Tensor] = []
+        #: for each predicted value, sums of squared and absolute errors, and their number
+        values = out_channels if task in ("regression", "dense-regression") else 0
+        self._errors = torch.zeros(3, values, dtype=torch.float64, device=device)
         #: number of samples with a prediction that is infinite or NaN
         self.nonfinite = torch.zeros((), dtype=torch.long, device=device)
 
@@ -250,6 +257,9 @@ class Meter:
         if batch.scale is not None:
             errors, target = batch.scale.stretched(errors), batch.scale.undo(target)
         seen = torch.ones_like(errors) if seen is None else seen
+        if errors.shape[1] == self._errors.shape[1]:
+            parts = (errors.square() * seen, errors.abs() * seen, seen)
+            self._errors += torch.stack([part.double().transpose(0, 1).flatten(1).sum(dim=1) for part in parts])
         self._means["mse"].update(errors.square(), seen)
         self._means["mae"].update(errors.abs(), seen)
         if self.task == "dense-regression":
@@ -279,7 +289,26 @@ class Meter:
             chance = prediction.float().softmax(dim=1)[:, 1].flatten()
             index = (chance * _BINS).long().clamp(0, _BINS - 1) + _BINS * target.clamp(min=0)
             self.bins.scatter_add_(0, index, counts)
+        if _has_two_classes(self.task, self.out_channels):
+            self._scores.append((prediction[:, 1] - prediction[:, 0]).float().flatten())
+            self._labels.append(target)
         return counts.sum()
+
+    def outputs(self) -> list[dict[str, float]]:
+        """Return the mean squared and the mean absolute error of each predicted value of a regression.
+
+        The values may have different units, so an error over all of them can hide that of one.
+
+        >>> from kernelfield.data.base import Batch
+        >>> meter = Meter("regression", 2)
+        >>> meter.update(torch.zeros(4, 2), Batch(torch.zeros(4, 1, 1), torch.tensor([[100.0, 1.0]] * 4)))
+        >>> meter.outputs()
+        [{'mse': 10000.0, 'mae': 100.0}, {'mse': 1.0, 'mae': 1.0}]
+        """
+        squared, absolute, counts = self._errors.cpu()
+        return [
+            {"mse": a, "mae": b} for a, b in zip((squared / counts).tolist(), (absolute / counts).tolist(), strict=True)
+        ]
 
     def compute(self) -> dict[str, float]:
         """Return the metrics of all batches so far.
@@ -305,6 +334,10 @@ class Meter:
             total, objects = self.part_ious.cpu()
             metrics["part_iou"] = float(total.sum() / objects.sum().clamp(min=1))
             metrics["part_iou_kinds"] = float((total / objects)[objects > 0].mean())
+        if _has_two_classes(self.task, self.out_channels):
+            scores, labels = torch.cat(self._scores).cpu(), torch.cat(self._labels).cpu()
+            known = labels != IGNORED
+            metrics["auc"] = _mean_of_known(binary_auroc, scores[known, None], labels[known, None] == 1)
         if self.bins.numel():
             metrics["auc"] = _binned_area(*self.bins.cpu().view(2, _BINS))
         return metrics

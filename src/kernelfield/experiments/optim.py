@@ -192,15 +192,15 @@ class LearningRate:
 
     def factor(self, step: int) -> float:
         """Return the factor at a step, counted from zero."""
-        if step < self.warmup:
-            return (step + 1) / self.warmup
+        warm = min(1.0, (step + 1) / self.warmup) if self.warmup else 1.0
         if self.settings.name == "cosine":
-            done = min(1.0, (step - self.warmup) / max(1, self.total - self.warmup))
-            return self.settings.final + (1 - self.settings.final) * (1 + math.cos(math.pi * done)) / 2
+            done = min(1.0, max(0, step - self.warmup) / max(1, self.total - self.warmup))
+            return warm * (self.settings.final + (1 - self.settings.final) * (1 + math.cos(math.pi * done)) / 2)
+        # A rate that is lowered during the warm-up must not jump at the end of it, so the factors are multiplied.
         if self.settings.name == "steps":
             passed = sum(step >= epoch * self.steps_per_epoch for epoch in self.settings.milestones)
-            return self.settings.factor**passed
-        return self.scale
+            return warm * self.settings.factor**passed
+        return warm * self.scale
 
     def apply(self, optimizer: torch.optim.Optimizer, step: int) -> float:
         """Set the learning rates for a step and return that of the first group."""

@@ -16,6 +16,7 @@ from torch import Tensor
 from .._arguments import checked
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
+from .._signature import takes_argument
 from ..data.base import Batch
 from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines
@@ -28,7 +29,6 @@ from .processes import split_over
 from .run import Run, make_task
 from .sample_files import ENDINGS, check_samples, prepare_samples, read_file, with_queries
 from .settings import SELECT
-from .task import takes_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -168,7 +168,7 @@ class TrainedRun:
 
         def read(path: Path) -> Batch:
             listed = asked.setdefault(str(path), [])
-            return replace(read_file(path, self.recipe, data, queries, listed), step=chosen)
+            return read_file(path, self.recipe, data, queries, listed, chosen)
 
         found = []
         done: dict[str, int] = {}
@@ -189,7 +189,7 @@ class TrainedRun:
             return None
         kind = self.recipe.model["name"]
         readout = {**options_of(kind), **self.recipe.model}.get("readout")  # some names fix it
-        if not takes_argument(self.network, "at") or readout != "dense":
+        if not takes_argument(self.network.forward, "at") or readout != "dense":
             raise ValueError(f"at must be None for {kind}, which has one prediction per sample, got {at!r}")
         return read_queries(at)
 

@@ -153,7 +153,7 @@ def summary(result: dict[str, Any]) -> list[str]:
     for name, values in result["metrics"].items():
         lines.append(f"{_label(name, metric, dim):<38} {shown_score(metric, values[metric], digits=1)}")
         if name == "test":
-            lines += _other_epochs(result)
+            lines += _other_epochs(result) + _against_constant(result)
     lines += [f"{_label(name, metric, dim)}: skipped, {reason}" for name, reason in result.get("skipped", {}).items()]
     if result.get("synthetic"):
         lines.append("trained on synthetic noise of the right shape, so these numbers mean nothing")
@@ -178,6 +178,29 @@ def _other_epochs(result: dict[str, Any]) -> list[str]:
         lines.append(f"{text:<38} {shown_score(metric, other['test'][metric], digits=1)}")
     if lines and select == "best":
         lines.insert(0, f"  of the best epoch by validation, {chosen['epoch']} of {result['epochs']}")
+    return lines
+
+
+def _against_constant(result: dict[str, Any]) -> list[str]:
+    """Return the scores of a constant prediction if the network is not far better, and those of each predicted value.
+
+    It is far better if it has less than half of the constant's error.
+    """
+    metric, constant, test = result["metric"], result.get("constant", {}), result["metrics"]["test"]
+    lines = []
+    if metric == "accuracy" and metric in constant:
+        if 1 - test["accuracy"] > (1 - constant["accuracy"]) / 2:
+            shown = [("of the most frequent class alone", "accuracy", constant["accuracy"])]
+            shown += [("area under the ROC curve", "auc", test["auc"])] if "auc" in test else []
+            lines += [f"{'  ' + label:<38} {shown_score(name, value, digits=1)}" for label, name, value in shown]
+    elif metric in ("mse", "mae") and test.get(metric, 0.0) > constant.get(metric, math.inf) / 2:
+        lines.append(f"{'  of the mean of the training targets':<38} {shown_score(metric, constant[metric])}")
+    if metric not in ("mse", "mae"):
+        return lines
+    for name, row, plain in zip(
+        result.get("targets", ()), result.get("outputs", ()), constant.get("outputs", ()), strict=False
+    ):
+        lines.append(f"{'  of ' + name:<38} {shown_score(metric, row[metric])} (their mean: {plain[metric]:.4g})")
     return lines
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
 from .._arguments import checked, checked_fields
+from .._checks import closest
 from .._kinds import FINITE, POSITIVE, RATE, STRING, TEXT, Choice, Int, Kind, ListOf, shown
 from .._object_kinds import DICT, Instance, MappingOf
 from ..data.shape import DataShape  # noqa: TC001 (its fields' types are read at run time)
@@ -127,7 +127,7 @@ def recipe_from(mapping: dict[str, Any], where: str = "recipe") -> Recipe:
             raise ValueError(f"{where}: {section}.name must be given")  # noqa: TRY004
     for kind, values in recipe.test.items():
         if kind not in TESTS:
-            raise ValueError(f"{where}: {kind!r} is not a key of test{_closest(str(kind), TESTS)}")
+            raise ValueError(f"{where}: {kind!r} is not a key of test{closest(str(kind), TESTS)}")
         if not TESTS[kind].accepts(values, {}):
             raise ValueError(f"{where}: test.{kind} must be {TESTS[kind].text()}, got {shown(values)}")
     return recipe
@@ -161,7 +161,7 @@ def find_recipe(name: str | Path) -> Recipe:
         return recipe_from({"name": known, **mapping}, known)
     if is_file:
         raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
-    hint = _closest(str(name), list_recipes())
+    hint = closest(str(name), list_recipes())
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 
 
@@ -252,18 +252,21 @@ def _leaves(mapping: dict[str, Any]) -> frozenset[str]:
 def _shorten_schedule(mapping: dict[str, Any], recipe: Recipe, given: set[str]) -> None:
     """Scale the warm-up and milestones of a recipe that do not end within its new, smaller number of epochs.
 
+    A warm-up must also end before the first milestone.
+
     Otherwise the learning rate would not reach its value, or would never be lowered, and nothing would say so.
     """
     epochs, before = mapping["training"].get("epochs"), recipe.training.epochs
     if not isinstance(epochs, int) or not 0 < epochs < before:
         return
     scaled = recipe.schedule.scaled(epochs / before)
-    schedule = mapping["schedule"]
-    if "schedule.warmup" not in given and recipe.schedule.warmup >= epochs:
-        schedule["warmup"] = round(scaled.warmup, 4)
+    schedule, ends = mapping["schedule"], [epochs]
     kept = schedule.get("milestones") == recipe.schedule.milestones
     if kept and any(epoch >= epochs for epoch in recipe.schedule.milestones):
         schedule["milestones"] = [round(epoch, 4) for epoch in scaled.milestones]
+        ends += schedule["milestones"]
+    if "schedule.warmup" not in given and recipe.schedule.warmup >= min(ends):
+        schedule["warmup"] = round(scaled.warmup, 4)
 
 
 def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None:
@@ -273,7 +276,7 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
     for part in path:
         if not isinstance(inner.get(part), dict):
             if part in inner or inner is mapping:
-                hint = _closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
+                hint = closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
                 raise ValueError(f"--set {setting}: {part!r} is not a section of a recipe{hint}")
             inner[part] = {}
         inner = inner[part]
@@ -281,7 +284,17 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
 
 
 #: keys of section ``data`` that :func:`kernelfield.experiments.datasets.recipe_data` handles for every loader
-_GENERAL = ("name", "drop", "augment", "step", "subsample", "share")
+GENERAL = {
+    "name": "name of the data set.",
+    "drop": "share of positions, chosen at random, that are missing in training and test; another channel marks the "
+    "observed ones (chapter 2, section 5).",
+    "augment": "whether to augment series and sounds in training: true, or a mapping of shift, speed, gain, noise and "
+    "hide; images and sounds as mel bands have an option of this name of their own.",
+    "step": "sampling step of all splits in steps of the network, for a network that was trained at another "
+    "resolution: fine-tuning at twice the resolution has 0.5 and the old model.size.",
+    "subsample": "keep every n-th position of sequences in all splits; the training step is then n times longer.",
+    "share": "share of the training samples to keep, the same share of every class.",
+}
 
 
 def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
@@ -290,7 +303,7 @@ def _declared_shape(data: Any, where: str) -> dict[str, Any] | None:
 
     if not isinstance(data, dict) or not isinstance(data.get("name"), str):
         raise ValueError(f"{where}: data.name must be given")  # noqa: TRY004
-    options = {key: value for key, value in data.items() if key not in _GENERAL}
+    options = {key: value for key, value in data.items() if key not in GENERAL}
     try:
         shape = data_shape(data["name"], **options)
     except (TypeError, ValueError) as error:
@@ -315,7 +328,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     known = {f.name: f for f in dataclasses.fields(kind) if f.metadata.get("stored", True)}
     for key in mapping:
         if key not in known:
-            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{_closest(str(key), known)}")
+            raise ValueError(f"{where}: {key!r} is not a key of {path or 'a recipe'}{closest(str(key), known)}")
     values = {}
     for name, entry in known.items():
         full = f"{path}.{name}" if path else name
@@ -327,7 +340,7 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
     choices: dict[str, tuple[str, ...]] = getattr(kind, "choices", {})
     for name, allowed in choices.items():
         if name in values and values[name] not in allowed:
-            hint = _closest(values[name], allowed)
+            hint = closest(str(values[name]), allowed)
             listed = ", ".join(allowed)
             raise ValueError(f"{where}: {path}.{name} must be one of {listed}, got {values[name]!r}{hint}")
     try:
@@ -376,8 +389,3 @@ def _convert(kind: Any, value: Any) -> tuple[Any, bool]:
         items = [_convert(item, v) for v in value] if isinstance(value, (list, tuple)) else [(None, False)]
         return [v for v, _ in items], all(fits for _, fits in items)
     return value, isinstance(value, origin)
-
-
-def _closest(name: str, known: Any) -> str:
-    close = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"; the closest is {close[0]!r}" if close else ""

@@ -12,8 +12,8 @@ import torch
 from .._checks import check_choice
 from ..groups import monotonicity
 from ..layers import PartialGroupConv, aliasing_loss, kernel_l2, kernel_norm, wavelet_loss
-from ..layers.continuous.penalties import OTHER_PARAMETERS, penalised_filters, penalised_layers
 from ..layers.group.wavelets import penalised_wavelets
+from ..layers.penalties import OTHER_PARAMETERS, penalised_filters, penalised_layers
 from ..models import Augerino, DNArch
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
-__all__ = ["REGULARIZERS", "Penalty", "missing_part", "read_penalties"]
+__all__ = ["PARTS", "REGULARIZERS", "Penalty", "missing_part", "read_penalties"]
 
 
 def _monotonicity(network: nn.Module) -> Tensor:
@@ -50,7 +50,7 @@ REGULARIZERS: dict[str, Callable[..., Tensor]] = {
 }
 
 #: the part of a network that each penalty acts on
-_PARTS = {
+PARTS = {
     "kernel_l2": "kernels that a field generates",
     "kernel_norm": "kernels that a field generates",
     "aliasing": "kernels of filter networks, such as MAGNet, whose highest frequency is known",
@@ -107,7 +107,7 @@ def missing_part(penalty: Penalty, network: nn.Module) -> str:
         acts = _learns([network])
     else:
         acts = _learns(penalised_layers(network))
-    return "" if acts else _PARTS[penalty.name]
+    return "" if acts else PARTS[penalty.name]
 
 
 def _learns(modules: Iterable[nn.Module]) -> bool:

@@ -14,6 +14,7 @@ from .._checks import check_choice
 from .._kinds import FINITE, POSITIVE, RATE
 from ..data.base import Batch
 from ..data.transforms.resize import resize
+from ..data.transforms.rotate import rotate
 from ..ops import resample
 from .datasets import recipe_data
 from .evaluation import evaluate
@@ -218,8 +219,6 @@ def with_rotation(split: Split, degrees: float) -> Split:
     With a class per pixel, the classes and the mask rotate too, which is exact for multiples of 90 degrees; other
     angles are refused. Values per pixel are refused, since they may be components of vectors.
     """
-    from ..data.transforms.rotate import rotate  # noqa: PLC0415
-
     if split.inputs.dim() != 4 or split.coords is not None:
         raise ValueError(f"turn must be 0 for data other than images, got {degrees}")
     if split.target.dim() == 3 and not split.target.is_floating_point():

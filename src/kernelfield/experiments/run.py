@@ -17,9 +17,14 @@ import torch
 from .._arguments import checked
 from .._checks import check_choice
 from .._files import remove_drafts, write_text
+from .._signature import takes_argument
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
+from ..models.registry import configuration
+from .causality import check_language_model
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
+from .datasets import describe_input
+from .effects import effective
 from .recipe import Recipe, read_recipe
 from .recipe_files import recipe_text
 from .run_files import read_json
@@ -75,9 +80,7 @@ def make_task(recipe: Recipe, network: nn.Module, data: Data | None = None) -> T
 
     Settings for parts that the network does not have are left out; see :mod:`~kernelfield.experiments.effects`.
     """
-    from .causality import check_language_model  # noqa: PLC0415
-    from .effects import effective  # noqa: PLC0415
-    from .task import Task  # noqa: PLC0415
+    from .task import Task  # noqa: PLC0415  # needs Lightning
 
     if recipe.shape.task == "language":
         check_language_model(network, recipe.shape.vocabulary or recipe.shape.out_channels, recipe.shape.size[0])
@@ -245,7 +248,7 @@ class Run:
             file.write(f"{now} {line}\n")
 
     def network(self, recipe: Recipe | None = None, select: str | None = None) -> nn.Module:
-        """Return the trained network in evaluation mode.
+        """Return the trained network in evaluation mode, with the description of its input that ``data.json`` stores.
 
         Args:
             recipe: recipe of the run, if it has been read already.
@@ -262,6 +265,10 @@ class Run:
         tensors, _ = read_checkpoint(path)
         averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
         load_network(network, tensors | averaged, path)
+        if self.path("data.json").exists():
+            stored = {key: v for key, v in read_json(self.path("data.json")).items() if key != "samples"}
+            # Set through vars, because nn.Module declares its attributes to be tensors and modules.
+            vars(network)["pretrained_config"] = describe_input(recipe, stored)
         return network.eval()
 
 
@@ -296,16 +303,10 @@ def processor_name(info: Path = Path("/proc/cpuinfo")) -> str:
 
 def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``given`` that the named network takes; networks on groups have no dim and no size."""
-    import inspect  # noqa: PLC0415
-
-    from ..models.registry import configuration  # noqa: PLC0415
-
     chosen = configuration(name)
-    parameters = inspect.signature(chosen.build).parameters
-    takes_all = inspect.Parameter.VAR_KEYWORD in {p.kind for p in parameters.values()}
     # The data do not replace arguments that the name of the network fixes, such as the size of point clouds.
     fixed = {key for key in ("in_channels", "size", "dim", "vocabulary") if key in chosen.arguments}
-    return {key: value for key, value in given.items() if key not in fixed and (key in parameters or takes_all)}
+    return {key: value for key, value in given.items() if key not in fixed and takes_argument(chosen.build, key)}
 
 
 def _digest(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch.nn import functional as F
 
 from ..data.base import Batch
 from ..data.io.arrays import finite_array, read_array, read_arrays
@@ -42,11 +43,16 @@ def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.
         data: data of the run, or its metadata; None if the samples are prepared already.
         step: sampling step in training steps.
     """
-    return prepare_samples(replace(read_file(path, recipe, data), step=step), data)
+    return prepare_samples(read_file(path, recipe, data, step=step), data)
 
 
 def read_file(
-    path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None = None, asked: list[Any] | None = None
+    path: Path,
+    recipe: Recipe,
+    data: Data | None,
+    at: QueryTimes | None = None,
+    asked: list[Any] | None = None,
+    step: float | tuple[float, ...] = 1.0,
 ) -> Batch:
     r"""Return the raw samples in a file, before their preparation.
 
@@ -60,12 +66,13 @@ def read_file(
         data: data of the run, or its metadata; None if the samples are prepared already.
         at: times at which to predict, in the unit of the file for series, otherwise in training steps.
         asked: list to which the id and the query times of each sample are appended, if ``at`` is given.
+        step: sampling step in training steps.
     """
     if not path.exists():
         raise FileNotFoundError(f"file must be an existing file, got {path}")
     shape = recipe.shape
     wanted = stored_shape(recipe, data)
-    batch = _read(path, recipe, data, wanted, at, asked)
+    batch = replace(_read(path, recipe, data, wanted, at, asked), step=step)
     if at is not None and batch.at is None:
         batch = with_queries(batch, at, len(shape.size), asked)
     if shape.irregular and batch.coords is None:
@@ -121,14 +128,9 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         return replace(batch, inputs=_token_ids(inputs, recipe.shape.vocabulary, where))
     if data is None:
         return batch
-    if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
-        rate = sampling_rate(recipe)
-        warnings.warn(
-            f"{where} has {inputs.shape[-1]} samples per sound, and those of the run {wanted[-1]}; arrays must have "
-            f"its rate, {rate:g} Hz",
-            stacklevel=3,
-        )
     batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
+    if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
+        batch = _of_length(batch, wanted[-1], sampling_rate(recipe), where)
     compare_values(batch, data, where)
     seen = batch.inputs.isfinite().flatten(1).any(dim=1)
     if batch.inputs.shape[1] and not bool(seen.all()):
@@ -136,6 +138,20 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
             f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
         )
     return batch
+
+
+def _of_length(batch: Batch, length: int, rate: float | None, where: str) -> Batch:
+    """Return sounds padded on both sides or cut off, as those of files are; at another sampling step, unchanged."""
+    count = batch.inputs.shape[-1]
+    adapted = batch.step in (1, (1,))
+    done = "" if not adapted else ", so they are padded with silence" if count < length else ", the rest is cut off"
+    warnings.warn(
+        f"{where} has {count} samples per sound, and those of the run {length}{done}; arrays must have its rate, "
+        f"{rate:g} Hz",
+        stacklevel=4,
+    )
+    before = (length - count) // 2 if count < length else 0
+    return replace(batch, inputs=F.pad(batch.inputs, (before, length - count - before))) if adapted else batch
 
 
 def _token_ids(inputs: Tensor, vocabulary: int, where: str) -> Tensor:
@@ -193,7 +209,8 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
     plain = path.suffix.lower() == ".npy"
     found = {"inputs": read_array(path)} if plain else read_arrays(path)
     arrays = named_arrays(found)
-    arrays.pop("target", None)  # labels are ignored, as those of a table are
+    for name in ("target", "group"):  # ignored, as those of a table are
+        arrays.pop(name, None)
     if "mask" in arrays:
         check_mask(arrays["mask"], path)
     held = {name: _tensor(array, path, name, nonfinite) for name, array in arrays.items()}
@@ -237,7 +254,8 @@ def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes |
         return samples_like(data, read_archive(path, nonfinite)[0])
     if data is not None and of_series:
         timed = at if data.unit is not None else None
-        found = csv_samples(path, data, str(recipe.data.get("label", "label")), nonfinite, timed, asked)
+        label, group = str(recipe.data.get("label", "label")), recipe.data.get("group")
+        found = csv_samples(path, data, label, nonfinite, timed, asked, group)
         if found is not None:
             return found
     channels = () if data is None else data.channels

@@ -144,6 +144,10 @@ class Schedule:
         if (self.name == "steps") != bool(self.milestones):
             wanted = "epochs for 'steps'" if self.name == "steps" else f"empty for {self.name!r}"
             raise ValueError(f"schedule.milestones must be {wanted}, got {self.milestones}")
+        if self.milestones and self.milestones[0] < self.warmup:
+            raise ValueError(
+                f"schedule.milestones must not lie in the warm-up of {self.warmup:g} epochs, got {self.milestones}"
+            )
         if self.name != "plateau" and (self.monitor or self.split):
             got = "monitor" if self.monitor else "split"
             raise ValueError(f"schedule.{got} must be set only for 'plateau', got it for {self.name!r}")
@@ -200,8 +204,8 @@ class Training:
         matmul: precision of float32 matrix products; see :func:`torch.set_float32_matmul_precision`.
         evaluate_every: epochs between evaluations on the validation split.
         norm_batches: number of training batches from which batch-norm statistics are re-estimated before each
-            evaluation; 0 keeps the running averages. The default is 50 for trainings of up to 5,000 steps, and 0
-            otherwise.
+            evaluation; 0 keeps the running averages. The default is 50 for trainings of up to 5,000 steps and for
+            ``select: average``, and 0 otherwise.
         log: loggers: "csv", "tensorboard", "wandb".
         log_every: steps between two reports of the loss.
         checkpoint_every: steps between checkpoints inside an epoch; the end of each evaluated epoch has one too.

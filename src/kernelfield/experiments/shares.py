@@ -156,7 +156,8 @@ def measure_shares(
 
     Returns:
         A point for each finished share: share, samples, steps, seconds and score. The steps may end before all samples
-            of a large share were used; ``samples`` counts the used ones.
+            of a large share were used; ``samples`` counts the used ones, and shares with the same samples are one
+            training.
     """
     _check_shares(shares)
     data = _first(recipe_data(recipe, folder=folder), test_samples)
@@ -166,23 +167,26 @@ def measure_shares(
     # At most the samples that the steps use once.
     seen = {share: min(share, steps * recipe.training.batch / whole) for share in shares}
     kept: dict[float, Data] = {share: take_share(data, part) for share, part in seen.items()}
+    alike = {part: [share for share in shares if seen[share] == part] for part in sorted(set(seen.values()))}
+    first = [same[0] for same in alike.values()]
     jobs = [
         Job(
             share_recipe(recipe, seen[share], samples=len(kept[share].train), steps=steps, evaluations=EVALUATIONS),
             Path(out) / f"share-{share:g}",
             {"report": False, "data": kept[share], "should_stop": should_stop},
         )
-        for share in shares
+        for share in first
     ]
     points: list[dict[str, Any]] = []
 
-    def end(share: float, result: dict[str, Any]) -> None:
-        point = {"share": share, "samples": len(kept[share].train), "steps": result["steps"]}
-        points.append(point | {"seconds": result["seconds"], "score": result["metrics"]["test"][metric]})
-        if on_result is not None:
-            on_result(share, points[-1])
+    def end(trained: float, result: dict[str, Any]) -> None:
+        for share in alike[seen[trained]]:
+            point = {"share": share, "samples": len(kept[share].train), "steps": result["steps"]}
+            points.append(point | {"seconds": result["seconds"], "score": result["metrics"]["test"][metric]})
+            if on_result is not None:
+                on_result(share, points[-1])
 
-    _train(jobs, list(shares), fabric, end)
+    _train(jobs, first, fabric, end)
     return sorted(points, key=lambda point: point["share"])
 
 

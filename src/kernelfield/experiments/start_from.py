@@ -11,6 +11,7 @@ import torch
 
 from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
+from .datasets import image_layout, sampling_rate
 from .recipe import Recipe, recipe_from
 from .run import Run, network_arguments
 from .run_files import read_json
@@ -28,10 +29,12 @@ __all__ = [
     "classifier_names",
     "find_start",
     "freeze_body",
+    "input_options",
     "is_weight",
     "load_weights",
     "model_of",
     "size_lines",
+    "source_lines",
     "source_of",
 ]
 
@@ -151,7 +154,7 @@ def load_weights(
         if name not in fits:
             here, there = tuple(target[name].shape), tuple(source[name].shape) if name in source else None
             why = "missing" if there is None else "for other classes" if here == there else f"{there}"
-            lines.append(f"  {name}: {here} here, {why} in {start.name}; it starts afresh")
+            lines.append(f"  {name}: {here} here, {why} in {start.name}; reinitialised")
             if freeze and name not in classifier:
                 raise ValueError(
                     f"freeze must be False if weights outside the classifier do not fit, got{lines[-1][1:]}"
@@ -218,22 +221,61 @@ def model_of(name: str | Path) -> dict[str, Any]:
     return {key: v for key, v in model.items() if key not in ("in_channels", "out_channels", "size", "dim")}
 
 
-def source_of(name: str | Path) -> dict[str, Any]:
-    """Return the options of a loader that determine the network's input, and the loader's ``name``.
+def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
+    """Return the options with which a loader gives the input that a trained network reads.
 
-    Values that the loader found in the training data, such as the unit of time, count as given.
+    Images have the network's size and colours, as sequences of pixels if it reads those; sounds have its rate. For the
+    loader of its training data, options of the training count, and values that it found in the data, such as the unit
+    of time.
 
     Args:
-        name: name of a run or a weight.
+        start: the run or the pretrained weight, or its name.
+        loader: name of the loader.
+
+    >>> source_of("flextcn_2.smnist", "image_folder")
+    {'resolution': 28, 'gray': True, 'sequence': True}
+    >>> source_of("ccnn_4_140.fsdd", "wav_folder")
+    {'rate': 8000, 'features': 'raw', 'length': 8000}
     """
-    start = find_start(name)
-    data, there = start.recipe().data, start.preparation()
-    found: dict[str, Any] = {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
-    if there.get("unit") is not None and there.get("stored"):
-        found["observed"] = there["in_channels"] > there["stored"]["inputs"]["shape"][0]
-    takes = describe(data["name"]).options
-    given = {key: v for key, v in found.items() if v is not None and key in takes}
-    return {**given, **{key: v for key, v in data.items() if key == "name" or (key in _FEATURES and v is not None)}}
+    start = start if isinstance(start, Start) else find_start(start)
+    recipe = start.recipe()
+    found, data = input_options(recipe), recipe.data
+    if data["name"] == loader:
+        there = start.preparation()
+        found |= {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
+        if there.get("unit") is not None and there.get("stored"):
+            found["observed"] = there["in_channels"] > there["stored"]["inputs"]["shape"][0]
+        found |= {key: v for key, v in data.items() if key in _FEATURES}
+    takes = describe(loader).options
+    return {key: v for key, v in found.items() if v is not None and key in takes}
+
+
+def input_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the options of loaders of images or sounds that give inputs like those of a recipe."""
+    shape, rate, layout = recipe.shape, sampling_rate(recipe), image_layout(recipe)
+    if shape.irregular or shape.vocabulary is not None or shape.task != "classification":
+        return {}
+    side = shape.size if layout is None else layout["image"]
+    if len(side) == 2 and len(set(side)) == 1 and shape.in_channels in (1, 3):
+        found: dict[str, Any] = {"resolution": side[0], "gray": shape.in_channels == 1}
+        return found if layout is None else found | {"sequence": True, "permute": layout["permute"]}
+    if len(side) == 1 and shape.in_channels == 1 and rate is not None and rate == int(rate):
+        return {"rate": int(rate), "features": "raw", "length": side[0]}
+    return {}
+
+
+def source_lines(start: Start, source: dict[str, Any]) -> list[str]:
+    """Return a line about options of the data that were chosen for the trained network.
+
+    Args:
+        start: the run or the pretrained weight.
+        source: section ``data`` of the recipe.
+    """
+    if source["name"] == start.recipe().data["name"]:
+        return []
+    wanted = source_of(start, source["name"])
+    same = [f"data.{key}={str(v).lower()}" for key, v in wanted.items() if source.get(key) == v]
+    return [f"  input as for {start.name}: {', '.join(same)}"] if same else []
 
 
 def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,8 +18,8 @@ from ..data.io.cells import number
 from ..data.preprocessing import compare_values, in_stored_range
 from ..data.sets.series.step_table import are_words, channel_order, compare_unnamed
 from ..streaming import Stream
-from ..streaming.causality import check_causal
 from .datasets import sampling_rate
+from .evaluation import one_step
 from .predict import TrainedRun
 from .settings import SELECT
 
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .recipe import Recipe
 
-__all__ = ["heard_accuracy", "one_step", "stream_input"]
+__all__ = ["stream_input"]
 
 #: number of samples at the beginning of a stream whose unit is compared with that of training
 COMPARED = 200
@@ -73,9 +72,10 @@ def stream_input(
     scale = opened.raw_scale() if raw else None
     data = None if raw else opened.data
     blocks = _blocks(source, recipe, data, every, lines)
-    for block in blocks if data is None else _compared(blocks, data, source):
+    for block in _not_empty(blocks if data is None else _compared(blocks, data, source), source):
         if block.shape[1] != recipe.shape.in_channels:
-            raise ValueError(f"{source} must hold {recipe.shape.in_channels} channels, got {block.shape[1]}")
+            count = recipe.shape.in_channels
+            raise ValueError(f"{source} must hold {count} values per time step (its channels), got {block.shape[1]}")
         if not bool(block.isfinite().all()):
             first = online.samples[0] + int((~block.isfinite()).any(dim=1).flatten().nonzero()[0]) + 1
             raise ValueError(f"{source} must hold finite numbers, got NaN or infinity in sample {first}")
@@ -113,6 +113,16 @@ def _blocks(
         yield from samples.view(1, 1, -1).split(every, dim=-1)
     else:
         raise ValueError(f"file must be a sound, a .csv, a .npy or - for standard input, got {path.name}")
+
+
+def _not_empty(blocks: Iterable[Tensor], source: str | Path) -> Iterator[Tensor]:
+    """Yield blocks; raise a ValueError if there are none, since no predictions look like a broken pipe."""
+    block = None
+    for block in blocks:
+        yield block
+    if block is None:
+        where = "standard input" if str(source) == "-" else str(source)
+        raise ValueError(f"{where} must hold at least one sample, found none")
 
 
 def _compared(blocks: Iterable[Tensor], data: Data, source: str | Path) -> Iterator[Tensor]:
@@ -202,45 +212,3 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
             "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
         )
     return prepare
-
-
-def one_step(step: float | tuple[float, ...]) -> float:
-    """Return the sampling step of a sequence, which may be given for each of its axes."""
-    return float(step[0] if isinstance(step, (tuple, list)) else step)
-
-
-@torch.no_grad()
-def heard_accuracy(
-    network: torch.nn.Module, data: Data, *, points: int = 20, most: int = 500
-) -> dict[str, list[float]] | None:
-    """Return the accuracy on test samples against the share of each sample that the network has received.
-
-    Args:
-        network: the network, on the CPU.
-        data: data of the network.
-        points: number of shares at which to measure.
-        most: largest number of test samples to use.
-
-    Returns:
-        ``heard``, the received shares, and ``accuracy`` after each; None for networks that cannot stream, and for
-        samples that are not signals in time without gaps.
-    """
-    split = data.test
-    if data.dim != 1 or split.inputs.dim() != 3 or split.coords is not None or split.mask is not None:
-        return None
-    try:
-        check_causal(network)
-    except ValueError:
-        return None
-    batch = split.batch(slice(0, most)).to("cpu")
-    if batch.target is None or batch.target.dim() != 1 or batch.target.is_floating_point():
-        return None
-    online, length = Stream(network, len(batch), step=one_step(batch.step)), batch.inputs.shape[-1]
-    cuts = [round(length * i / points) for i in range(points + 1)]
-    found: dict[str, list[float]] = {"heard": [], "accuracy": []}
-    for a, b in itertools.pairwise(cuts):
-        if b > a:
-            outputs = online.push(batch.inputs[..., a:b])[..., -1]
-            found["heard"].append(b / length)
-            found["accuracy"].append(float((outputs.argmax(dim=1) == batch.target).float().mean()))
-    return found

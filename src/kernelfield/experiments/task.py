@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 from .._arguments import checked
 from .._kinds import PROBABILITY, Choice, Int, ListOf
 from .._object_kinds import Instance
+from .._signature import accepted_arguments
 from ..data.base import Batch
 from ..layers.continuous.kernel_sampler import sampled_once
 from .effects import check_parts
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-__all__ = ["Task", "takes_argument"]
+__all__ = ["Task"]
 
 
 class Task(LightningModule):
@@ -102,7 +102,7 @@ class Task(LightningModule):
         self.epochs, self.steps_per_epoch = epochs, steps_per_epoch
         self.penalties = read_penalties(regularizers or {})
         check_parts(network, self.optimizer_settings, self.penalties)
-        self._takes = _sampling_arguments(network)
+        self._takes = accepted_arguments(network.forward)
         self._meter: Meter | None = None
 
     def forward(self, batch: Batch | Sequence[Tensor] | Tensor) -> Tensor:
@@ -214,17 +214,3 @@ def _as_batch(given: Any) -> Batch:
         what = ", ".join(type(part).__name__ for part in parts)
         raise TypeError(f"batch must be a Batch or tensors (inputs, target), got {type(given).__name__} of {what}")
     return Batch(*parts)
-
-
-def _sampling_arguments(network: nn.Module) -> set[str] | None:
-    """Return the names of the arguments that ``network`` accepts; None if it accepts any."""
-    parameters = inspect.signature(network.forward).parameters.values()
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return {p.name for p in parameters}
-
-
-def takes_argument(network: nn.Module, name: str) -> bool:
-    """Return whether ``network`` accepts an argument of this name."""
-    accepted = _sampling_arguments(network)
-    return accepted is None or name in accepted

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,11 +14,10 @@ from .._kinds import STRING, TEXT, Int
 from .._object_kinds import Instance
 from .._version import __version__
 from ..data.metadata import metadata
-from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, write_weight
 from ..models.pretrained.weight_file import SUFFIX
 from .checkpoint import latest_checkpoint, load_network, read_checkpoint
-from .datasets import recipe_data, sampling_rate
+from .datasets import describe_input, recipe_data
 from .evaluation import evaluate
 from .recipe import Recipe, find_recipe, recipe_from, with_settings
 from .run import Run, make_network, make_task, network_arguments
@@ -159,12 +157,9 @@ def make_weight(
         "model": model,
         "arguments": network_arguments(recipe),
         "parameters": sum(p.numel() for p in trained.network.parameters()),
-        "task": recipe.shape.task,
+        **describe_input(recipe, metadata(data)),
         "classes": list(data.classes),
         "recipe": _portable(recipe).to_dict(),
-        "preprocessing": metadata(data),
-        "layout": _layout(recipe, data),
-        "rate": sampling_rate(recipe),
         "score": score,
         "training": {
             "seed": recipe.training.seed,
@@ -186,18 +181,6 @@ def _portable(recipe: Recipe) -> Recipe:
     if is_weight(recipe.training.start_from):
         return recipe
     return replace(recipe, training=replace(recipe.training, start_from="", freeze=False))
-
-
-def _layout(recipe: Recipe, data: Data) -> dict[str, Any] | None:
-    """Return the size of images that are read as sequences of pixels, and the seed of the pixel order."""
-    options = {**describe(recipe.data["name"]).options, **recipe.data}
-    permute = options.get("permute")
-    if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
-        return None
-    side = math.isqrt(data.size[0])
-    if data.dim != 1 or side * side != data.size[0]:
-        return None
-    return {"image": [side, side], "permute": permute}
 
 
 @checked(samples=Int(1) | None)

@@ -100,11 +100,19 @@ class Field(nn.Module):
         if channels is not None and channels > self.channels:
             raise ValueError(f"channels must be at most the field's {self.channels}, got {channels}")
         with torch.autocast(coords.device.type, enabled=False):
-            return self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
+            values = self.evaluate(coords) if channels is None else self.evaluate_first(coords, channels)
+        if not torch.compiler.is_compiling() and values.shape != (
+            wanted := (*coords.shape[:-1], channels or self.channels)
+        ):
+            raise ValueError(
+                f"{type(self).__name__}.evaluate must return one value per channel, {wanted} for coords of shape "
+                f"{tuple(coords.shape)}, got {tuple(values.shape)}"
+            )
+        return values
 
     def evaluate(self, coords: Tensor) -> Tensor:
         """Return the values at checked ``coords``: (…, dim) to (…, channels)."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define evaluate(coords), the values of the field")
 
     def features(self, coords: Tensor) -> Tensor | None:  # noqa: ARG002
         """Return the inputs of the last linear map, (…, dim) to (…, hidden); None for a field without one."""
@@ -171,7 +179,9 @@ class Field(nn.Module):
     @torch.no_grad()
     def scale_(self, factor: float | Tensor) -> Field:
         """Multiply the field's values by ``factor``, one for all or one per channel, in place."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define scale_(factor), with which layers set the scale of a new kernel"
+        )
 
     def spread_phases_(self) -> None:
         """Draw the phases of a field of sines uniformly, in place; do nothing for other fields."""
@@ -265,15 +275,29 @@ def build_field(field: Callable[..., Field] | Field, dim: int, channels: int, **
 def field_options(
     field: Callable[..., Field], *, default_start: str | None = None, start: str | None = None, **arguments: Any
 ) -> Callable[..., Field]:
-    """Bind arguments to a kernel field, except those that are None or that the field does not take.
+    """Bind arguments to a kernel field, except those that are None.
+
+    A width that the field does not take, or has already, has no effect. A frequency scale is then an error, since its
+    default is None.
 
     Args:
         field: callable that makes the field.
         default_start: starting values to use if the field has them.
         start: starting values to use; an error if the field does not have them.
         arguments: hidden, omega_0 and hidden_omega_0.
+
+    >>> from kernelfield.fields import Table
+    >>> field_options(Table, omega_0=30.0)
+    Traceback (most recent call last):
+    ValueError: omega_0 must be None for field Table, which does not take it, got 30.0
     """
     bound = bind_field(field, **{name: value for name, value in arguments.items() if value is not None})
+    assert isinstance(bound, partial)
+    for name, value in arguments.items():
+        if name.endswith("omega_0") and value is not None and bound.keywords.get(name) != value:
+            why = f"has {name}={bound.keywords[name]}" if name in bound.keywords else "does not take it"
+            label = getattr(bound.func, "__name__", bound.func)
+            raise ValueError(f"{name} must be None for field {label}, which {why}, got {value}")
     if start is not None:
         builder = field.func if isinstance(field, partial) else field
         Choice(*getattr(builder, "starts", ())).check("start", start)

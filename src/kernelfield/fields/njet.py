@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._checks import per_axis
+from .._computed import ComputedBuffers
 from .._kinds import POSITIVE, Int, PerAxis
 from .base import Field
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["NJet"]
 
 
-class NJet(Field):
+class NJet(ComputedBuffers, Field):
     r"""A sum of Gaussian derivatives up to an order, with one learned scale (chapter 5, section 4.1).
 
     .. math::
@@ -64,7 +65,7 @@ class NJet(Field):
         super().__init__(dim, channels)
         self.order, self.spacing = order, tuple(map(float, per_axis(spacing, dim)))
         orders = [a for a in itertools.product(range(order + 1), repeat=dim) if sum(a) <= order]
-        self.register_buffer("orders", torch.tensor(sorted(orders, key=lambda a: (sum(a), a))), persistent=False)
+        self.register_computed("orders", torch.tensor(sorted(orders, key=lambda a: (sum(a), a))))
         self.log_sigma = nn.Parameter(torch.tensor(math.log2(sigma), dtype=torch.get_default_dtype()))
         self.coefficients = nn.Parameter(torch.randn(channels, len(orders)) / math.sqrt(len(orders)))
 

@@ -131,12 +131,10 @@ class Group:
         ]
         return self.join(parts)
 
-    def elements(
-        self,
-        dtype: torch.dtype | None = None,  # noqa: ARG002
-        device: torch.device | str | None = None,  # noqa: ARG002
-    ) -> Tensor:
+    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """Return all elements of a finite group, the identity first: (order, coords)."""
+        if self.order is not None and len(self.factors) > 1:
+            return self.join([factor.elements(dtype, device) for factor in self.factors])
         raise TypeError(f"group must be finite to list its elements, got {self}; sample(n) draws from it")
 
     @property

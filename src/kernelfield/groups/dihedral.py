@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from .._arguments import checked
 from .._kinds import Int
 from .cyclic import Cyclic
 from .semidirect import RotationsAndMirror
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 __all__ = ["Dihedral"]
 
@@ -33,9 +27,6 @@ class Dihedral(RotationsAndMirror):
     def __init__(self, n: int) -> None:
         super().__init__(Cyclic(n))
         self.n = n
-
-    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        return self.join([factor.elements(dtype, device) for factor in self.factors])
 
     @property
     def kind(self) -> str:

@@ -91,9 +91,6 @@ class Product(Group):
         parts = [group.generator(part) for group, part in zip(self.groups, self._split(v), strict=True)]
         return torch.stack(parts).sum(dim=0)
 
-    def elements(self, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
-        return self.join([factor.elements(dtype, device) for factor in self.factors])
-
     def _split(self, a: Tensor) -> tuple[Tensor, ...]:
         return a.split([group.coords for group in self.groups], dim=-1)
 

@@ -3,13 +3,15 @@
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of channels), ``dropout``, ``kernel_state``: parts used by all of them.
+- ``pointwise`` (linear maps and norms of channels), ``dropout``, ``kernel_state``: parts used by all of them;
+- ``penalties`` on the kernels of a network.
 """
 
 from . import continuous, group, points
 from .continuous import *
 from .dropout import Dropout
 from .group import *
+from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .points import *
 from .pointwise import BatchNorm, ChannelNorm, CumulativeNorm, Pointwise, make_norm, normalise
 
@@ -19,8 +21,13 @@ __all__ = [
     "CumulativeNorm",
     "Dropout",
     "Pointwise",
+    "aliasing_loss",
+    "kernel_frequency",
+    "kernel_l2",
+    "kernel_norm",
     "make_norm",
     "normalise",
+    "nyquist",
 ]
 __all__ += continuous.__all__
 __all__ += group.__all__

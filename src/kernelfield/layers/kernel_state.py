@@ -2,11 +2,11 @@
 
 :func:`in_full_precision` keeps kernels in float32 when their module is cast to half precision.
 
-:func:`keep_geometry` warns when the weights of another size are loaded. The parameters of a field do not depend on the
-size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as long. The size
-is stored in the metadata of a state dict, which :func:`torch.save` keeps and which adds no key. Formats without
-metadata, such as safetensors, are not checked; runs and pretrained weights store the arguments of their networks
-instead.
+:func:`keep_geometry` warns when the weights of another size or group are loaded. The parameters of a field do not
+depend on the size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as
+long. Weights on mirror images fit a layer on half turns. Size and group are stored in the metadata of a state dict,
+which :func:`torch.save` keeps and which adds no key. Formats without metadata, such as safetensors, are not checked;
+runs and pretrained weights store the arguments of their networks instead.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def keep_geometry(layer: nn.Module, *names: str) -> None:
     >>> with warnings.catch_warnings(record=True) as seen:
     ...     warnings.simplefilter("always")
     ...     _ = long.load_state_dict(short.state_dict())
-    >>> str(seen[0].message).partition(";")[0]
+    >>> str(seen[0].message).partition(", which")[0]
     'weights of size=(8,) were loaded into a layer of size=(16,)'
     """
     layer._geometry = names  # type: ignore[assignment]  # noqa: SLF001
@@ -86,11 +86,13 @@ def _compare(layer: nn.Module, state: dict[str, Any], prefix: str, metadata: dic
         return
     old, new = (", ".join(f"{name}={values[name]}" for name in other) for values in (before, now))
     warnings.warn(
-        f"weights of {old} were loaded into a layer of {new}; its kernel is now a different function of position. "
+        f"weights of {old} were loaded into a layer of {new}, which is now a different function. "
         "Build the network with the arguments that it was trained with",
         stacklevel=2,
     )
 
 
 def _geometry(layer: nn.Module) -> dict[str, Any]:
-    return {name: getattr(layer, name) for name in layer._geometry}  # type: ignore[union-attr]  # noqa: SLF001
+    values = {name: getattr(layer, name) for name in layer._geometry}  # type: ignore[union-attr]  # noqa: SLF001
+    # Files without code hold plain values only, so a group is stored by the name of its convention.
+    return {name: getattr(value, "kind", value) for name, value in values.items()}

@@ -65,8 +65,8 @@ class CCNN(PointClassifier):
         start: starting values of the kernel networks; see :mod:`kernelfield.fields.start`. By default chapter 3's.
         sigma: initial width of the masks, where 1 is ``size`` steps; None for global kernels without masks.
         kernel_size: number of points of the kernels, odd unless they are causal; by default they reach over the whole
-            input. It takes the place of ``size`` in ``omega_0`` and ``sigma``: 1 is then the half of a kernel with its
-            centre, (kernel_size + 1)/2 steps, or all of a causal one.
+            input. ``omega_0`` and ``sigma`` are then relative to the kernel and not to ``size``: 1 is (kernel_size +
+            1)/2 steps, or kernel_size steps of a causal kernel.
         mask: another mask in place of the Gaussian, or a class or function that makes one from ``dim``; each layer has
             its own copy (:class:`FlexConv`).
         causal: whether convolutions are causal; by default only for dim 1.

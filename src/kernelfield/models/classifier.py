@@ -87,6 +87,9 @@ class Classifier(nn.Module):
         """
         Int(0).check("num_classes", num_classes)
         self._replace_classifier(num_classes)
+        known = vars(self).get("pretrained_config")
+        if known is not None:  # the new classifier does not predict the classes of the weight
+            vars(self)["pretrained_config"] = {**known, "classes": []}
 
     def save_pretrained(self, folder: str | Path, **options: Any) -> Path:
         """Write the network to a folder; see :func:`kernelfield.save_pretrained`."""

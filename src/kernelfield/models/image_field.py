@@ -56,7 +56,7 @@ class ImageField(Classifier):
 
 
 # Ten linear maps give the published parameter counts, 7.36k, 7.11k, 7.40k and 7.14k. The scales and widths below fit
-# photographs better than the authors' defaults, a scale of 256 and α = 6 (docs/results.md).
+# photographs better than the authors' defaults, a scale of 256, α = 6 and β = 1 (docs/results.md).
 def _filters(kind: Callable[..., Field], input_scale: float, hidden: int = 23, **options: Any) -> Callable[..., Field]:
     """Return a filter network with ten linear maps; chapter 5's input scale s is 2π·ω₀·√(L + 1)."""
     omega_0 = input_scale / (2 * torch.pi * 11**0.5)
@@ -66,8 +66,8 @@ def _filters(kind: Callable[..., Field], input_scale: float, hidden: int = 23, *
 _FIELDS = {
     "magnet": _filters(MAGNet, 1024, alpha=1.5),
     "magnet_equal": _filters(MAGNet, 512, alpha=3.0, envelopes="equal"),
-    "gabor": _filters(GaborFilter, 512),
-    "gabor_varied": _filters(GaborFilter, 256, alpha=3.0, envelopes="varied"),
+    "gabor": _filters(GaborFilter, 4096, beta=8.0),
+    "gabor_varied": _filters(GaborFilter, 2048, alpha=3.0, beta=4.0, envelopes="varied"),
     "fourier": _filters(FourierFilter, 64, hidden=25),
     "siren": partial(SIREN, hidden=29, layers=10, start="flexconv"),
 }

@@ -162,7 +162,7 @@ class PartialGCNN(_Partial):
         per_sample: bool = False,
     ) -> None:
         super().__init__()
-        self.group, self.head_kind = group, head
+        self.group = group
         flat = head in ("linear", "mlp")
         if flat and partial:
             raise ValueError(f"partial must be False for head={head!r}, whose number of elements is fixed, got True")

@@ -16,6 +16,7 @@ from torch.nn.functional import pad
 from .._arguments import checked
 from .._checks import floats_per_axis
 from .._object_kinds import TensorOf
+from ..ops.points.finite import may_read
 from .classifier import ReadoutClassifier
 
 if TYPE_CHECKING:
@@ -132,15 +133,8 @@ def check_query_points(at: Tensor, batch: int, dim: int, readout: str) -> None:
         raise ValueError(f"at must have shape (batch, queries, {dim}) or (queries, {dim}), got {tuple(at.shape)}")
     if at.shape[-2] == 0:
         raise ValueError(f"at must hold at least one query, got shape {tuple(at.shape)}")
-    if _may_wait(at) and not bool(at.isfinite().all()):
+    if may_read(at, wait=True) and not bool(at.isfinite().all()):
         raise ValueError("at must be finite, got NaN or infinity")
-
-
-def _may_wait(at: Tensor) -> bool:
-    """Return whether the host may read values, which it must not while a graph is compiled, exported or captured."""
-    if torch.compiler.is_compiling():
-        return False
-    return at.device.type != "cuda" or not torch.cuda.is_current_stream_capturing()
 
 
 def in_time_order(

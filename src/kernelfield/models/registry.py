@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import difflib
 import importlib
 import inspect
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from torch import nn
 
 from .. import fields, groups, masks
 from .._arguments import checked
+from .._checks import closest
 from .._kinds import TEXT, Int
 from .._object_kinds import MAKER
 
@@ -83,9 +83,7 @@ def configuration(name: str, *, argument: str = "name") -> Configuration:
                 f"{argument} must be one of list_models(), got {name!r}, which is not imported yet; "
                 f"kernelfield.models.import_network({name!r}) or, on the command line, --import {name} imports it"
             )
-        close = difflib.get_close_matches(str(name), _CONFIGURATIONS, n=1)
-        hint = f"; the closest is {close[0]!r}" if close else ""
-        raise ValueError(f"{argument} must be one of list_models(), got {name!r}{hint}")
+        raise ValueError(f"{argument} must be one of list_models(), got {name!r}{closest(str(name), _CONFIGURATIONS)}")
     return _CONFIGURATIONS[name]
 
 
@@ -114,7 +112,7 @@ def create_model(name: str, *, pretrained: bool = False, num_classes: int | None
     TypeError: 'ccnn_4_140' needs in_channels and out_channels too, got size
     >>> create_model("p4cnn", chanels=20)
     Traceback (most recent call last):
-    TypeError: 'p4cnn' has no argument chanels; the closest is channels
+    TypeError: 'p4cnn' has no argument 'chanels'; the closest is 'channels'
     >>> create_model("flextcn_2.smnist", pretrained=True).pretrained_config["classes"][:3]
     ['0', '1', '2']
     """
@@ -150,9 +148,8 @@ def _check_arguments(name: str, build: Callable[..., nn.Module], arguments: dict
     named = {n: p for n, p in known.items() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)}
     unknown = [n for n in given if n not in named]
     if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-        close = difflib.get_close_matches(unknown[0], named, n=1)
-        hint = f"the closest is {close[0]}" if close else f"it has {', '.join(named)}"
-        raise TypeError(f"{name!r} has no argument {unknown[0]}; {hint}")
+        hint = closest(unknown[0], named) or f"; it has {', '.join(named)}"
+        raise TypeError(f"{name!r} has no argument {unknown[0]!r}{hint}")
     missing = [n for n, p in named.items() if p.default is p.empty and n not in arguments]
     if missing:
         *most, last = missing
@@ -272,9 +269,8 @@ def _class(name: str, written: str) -> Any:
     # Groups such as SE2() are made by functions.
     known |= {n: c for n in ("E2", "SE2", "scale_translation") if (c := getattr(module, n, None)) is not None}
     if written not in known:
-        close = difflib.get_close_matches(written, known, n=1)
-        hint = f"the closest is {close[0]!r}" if close else f"known are {', '.join(known)}"
-        raise ValueError(f"{name} must be a {base.__name__} of {module.__name__}, got {written!r}; {hint}")
+        hint = closest(written, known) or f"; known are {', '.join(known)}"
+        raise ValueError(f"{name} must be a {base.__name__} of {module.__name__}, got {written!r}{hint}")
     return known[written]
 
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._kinds import BOOL, MOST, POSITIVE, RATE, Choice, Int, ListOf, Number, is_symbolic
+from .._checks import is_symbolic
+from .._kinds import BOOL, MOST, POSITIVE, RATE, Choice, Int, ListOf, Number
 from .._object_kinds import Instance, TensorOf
 from ..fields import BSpline, Field
 from ..groups import Scale

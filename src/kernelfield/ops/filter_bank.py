@@ -22,13 +22,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from .._arguments import checked
+from .._checks import is_symbolic
 from .._kinds import Choice, ListOf
 from .._object_kinds import Instance, TensorOf
 from ..fields.splines import cardinal_bspline
 from .conv import conv
 from .conv.cost import Work, seconds
 from .conv.measured import on_change
-from .conv.shape import centres, is_symbolic
+from .conv.shape import centres
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +13,9 @@ from sklearn.utils import validation
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from .._signature import takes_argument
 from ..data.base import Split, TargetScale
+from ..data.preprocessing import compare_channels
 from ._arrays import is_ragged, labels, observed, plain, signals
 from ._irregular import (
     Points,
@@ -45,7 +46,7 @@ _RANDOM_NUMBERS = threading.RLock()
 
 def check_no_gaps(network: nn.Module, mask: Tensor | None) -> None:
     """Raise a ValueError if values are missing and the network does not take a mask."""
-    if mask is not None and "mask" not in inspect.signature(network.forward).parameters:
+    if mask is not None and not takes_argument(network.forward, "mask"):
         raise ValueError(f"X must have no missing values for a {type(network).__name__}, got NaN")
 
 
@@ -97,6 +98,7 @@ class Estimator(BaseEstimator):
             if points.values.shape[1] != self._shape_[0]:
                 raise ValueError(f"X must have {self._shape_[0]} channels, got {points.values.shape[1]}")
             seen = observed(points.mask, points.values)
+            self._compare(points.values, seen)
             return self._with_observed(self._normal(points.values, seen), seen), points.mask
         check_columns(self, X, reset=False)  # columns of a data frame in another order are an error
         inputs, mask, is_table = signals(X)
@@ -108,7 +110,16 @@ class Estimator(BaseEstimator):
             )
         if inputs.shape[1] != self._shape_[0] or inputs.dim() != len(self._shape_) + 1:
             raise ValueError(f"X must hold samples of shape {tuple(self._shape_)}, got {tuple(inputs.shape[1:])}")
-        return self._normal(inputs, observed(mask, inputs)), mask
+        seen = observed(mask, inputs)
+        self._compare(inputs, seen)
+        return self._normal(inputs, seen), mask
+
+    def _compare(self, values: Tensor, seen: Tensor) -> None:
+        """Warn if the observed values (n, channels, …) of a channel seem to have another unit than in ``fit``."""
+        names = [str(name) for name in self._channels_ or ()]
+        mean, deviation = (t.double().flatten() for t in (self._mean_, self._deviation_))
+        known = values.double().masked_fill(seen.expand_as(values) == 0, torch.nan)
+        compare_channels(known.transpose(0, 1).flatten(1), mean, deviation, names, "X", stacklevel=5)
 
     def coordinates(self, X: Any) -> Tensor | None:
         """Return the coordinates (n, points, 1) of series with times, in training steps; None for other samples."""

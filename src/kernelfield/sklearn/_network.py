@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
+from .._signature import takes_argument
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
-from ..experiments.start_from import find_start
+from ..experiments.start_from import find_start, input_options
 from ..experiments.task import Task
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models import create_model
@@ -149,8 +150,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
         except (TypeError, RuntimeError, ValueError) as error:
             what = f"got {model!r} with {', '.join(given)}: {error}"
             raise ValueError(f"model must take samples of shape {self._shape_}, {what}") from error
-        takes_any = any(p.name == "coords" or p.kind is p.VAR_KEYWORD for p in _parameters(network))
-        if split.coords is not None and not takes_any:
+        if split.coords is not None and not takes_argument(network.forward, "coords"):
             raise ValueError(f"X must lie on a grid for a {type(network).__name__}, got times")
         check_no_gaps(network, split.mask)
         try:
@@ -186,12 +186,17 @@ class TrainedNetwork(NetworkArguments, Estimator):
                     f"{name} must be None with start_from={self.start_from!r}, which has its own, "
                     f"got {getattr(self, name)!r}"
                 )
-        network = find_start(self.start_from).network().train()
+        start = find_start(self.start_from)
+        network = start.network().train()
         try:
             network.reset_classifier(out)  # type: ignore[operator]
             shape = _output_shape(network, split)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
             what = f"got {self.start_from!r}: {error}"
+            if start.run is None and input_options(start.recipe()):
+                what += (
+                    f". preprocessing(create_model({self.start_from!r}, pretrained=True)) converts images and sounds"
+                )
             raise ValueError(f"start_from must take samples of shape {self._shape_}, {what}") from error
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(
@@ -272,10 +277,6 @@ class TrainedNetwork(NetworkArguments, Estimator):
             return [(1 / count, 1.0)] * count
         share, factor = self._blend_ or (0.5, 1.0)
         return [(share / count, factor)] * count + [(1 - share, 1.0)]
-
-
-def _parameters(network: nn.Module) -> list[inspect.Parameter]:
-    return list(inspect.signature(network.forward).parameters.values())
 
 
 @torch.no_grad()

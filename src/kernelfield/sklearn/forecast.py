@@ -9,6 +9,7 @@ import torch
 from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
+from ..data.transforms.series import compare_queries
 from ._irregular import Points, irregular, is_irregular, points_like, query_times, with_times
 from ._partial import PartialFit
 
@@ -52,6 +53,7 @@ class CCNNForecaster(PartialFit):
         inputs, mask = self._read(X)
         targets = self._read_targets(y)
         at = self._placed(X, targets.times)
+        self._reach_ = (float(at.min()), float(at.max()))
         self._fit(X, inputs, mask, self._scale_.normal(targets.values), targets.values.shape[1], at)
         return self
 
@@ -68,6 +70,8 @@ class CCNNForecaster(PartialFit):
             if targets.values.shape[1] != len(self._scale_.mean):
                 raise ValueError(f"y must have {len(self._scale_.mean)} channels, got {targets.values.shape[1]}")
         at = self._placed(X, targets.times)
+        known = (at.new_tensor(self._reach_) if hasattr(self, "_reach_") else at).flatten()
+        self._reach_ = (min(float(known.min()), float(at.min())), max(float(known.max()), float(at.max())))
         self._continue(X, self._scale_.normal(targets.values), targets.values.shape[1], at)
         return self
 
@@ -112,7 +116,9 @@ class CCNNForecaster(PartialFit):
         """Return the values of each series at its query times."""
         longest = max(map(len, rows))
         times = torch.from_numpy(np.stack([np.pad(row, (0, longest - len(row)), mode="edge") for row in rows]))
-        found = self._scale_.undo(self._outputs(X, self._placed(X, times))[0]).numpy()
+        at = self._placed(X, times)
+        compare_queries(at, self._reach_, self._unit_ or 1.0)
+        found = self._scale_.undo(self._outputs(X, at)[0]).numpy()
         found = found[:, 0] if self._one_ else found
         return [values[..., : len(row)] for values, row in zip(found, rows, strict=True)]
 

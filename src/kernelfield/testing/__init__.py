@@ -6,19 +6,13 @@ Fourier transform is spread evenly over its output, small entries included.
 
 A group is any object with the two methods of :class:`SignalGroup`: it lists its elements and acts on a signal.
 
-The files: ``signals`` (equivariance, causality, resolution), ``programs`` (compilation, export, state dicts),
-``_compare`` (the comparison of outputs).
+The files: ``equivariance``, ``signals`` (shifts, causality, resolution), ``programs`` (compilation, export, state
+dicts), ``_compare`` (the comparison of outputs).
 """
 
+from .equivariance import SignalGroup, assert_equivariant, equivariance_error
 from .programs import assert_compiles, assert_exports, assert_state_dict_round_trip, count_parameters
-from .signals import (
-    SignalGroup,
-    assert_causal,
-    assert_equivariant,
-    assert_resolution_consistent,
-    assert_translation_equivariant,
-    equivariance_error,
-)
+from .signals import assert_causal, assert_resolution_consistent, assert_translation_equivariant
 
 __all__ = [
     "SignalGroup",

@@ -11,7 +11,16 @@ from torch import Tensor, nn
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["assert_close", "assert_same_shape_and_dtype", "evaluation", "scale_of", "signal_of", "tensors_of"]
+__all__ = [
+    "assert_close",
+    "assert_same_shape_and_dtype",
+    "check_depends",
+    "evaluation",
+    "other_signal",
+    "scale_of",
+    "signal_of",
+    "tensors_of",
+]
 
 
 @contextmanager
@@ -31,7 +40,34 @@ def signal_of(output: Any) -> Tensor:
     values = getattr(output, "values", None)  # of a signal on a group
     if isinstance(values, Tensor):
         return values
-    return output[0] if isinstance(output, tuple) else output
+    first = output[0] if isinstance(output, tuple) and output else output
+    if not isinstance(first, Tensor):
+        kind = type(first).__name__
+        raise TypeError(f"model must return a tensor, a signal on a group, or a tuple that begins with one, got {kind}")
+    return first
+
+
+def other_signal(x: Tensor) -> Tensor:
+    """Return a signal, or token ids of the same range, that differ from ``x`` nearly everywhere."""
+    if not x.is_floating_point():
+        return x.amin() + x.amax() - x
+    # A separate generator: an assertion must not advance the global random state.
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(0)).to(x)
+    return noise - x  # mostly of the other sign, so that a rectifier cannot hide the dependence
+
+
+def check_depends(model: Callable[[Tensor], Any], x: Tensor, y: Tensor, atol: float) -> None:
+    """Raise an AssertionError if ``y``, the output for ``x``, is the same for another input, or nowhere above atol."""
+    if not y.numel() or not y.is_floating_point():
+        return
+    if torch.equal(signal_of(model(other_signal(x))), y):
+        raise AssertionError(f"nothing to compare: the output is the same for another input, {_range(y)}")
+    if scale_of(y) <= atol:
+        raise AssertionError(f"nothing to compare: with atol={atol:g} an output counts as zero, {_range(y)}")
+
+
+def _range(y: Tensor) -> str:
+    return f"from {y.min().item():.3g} to {y.max().item():.3g}"
 
 
 def tensors_of(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]]:
@@ -49,8 +85,12 @@ def tensors_of(output: Any, name: str = "output") -> Iterator[tuple[str, Tensor]
 
 
 def scale_of(x: Tensor) -> float:
-    least = torch.finfo(x.dtype).tiny if x.is_floating_point() else 1.0
-    return max(float(x.detach().abs().amax()), least) if x.numel() else 1.0
+    """Return the largest finite entry: an infinite one would allow any difference."""
+    if not (x.is_floating_point() or x.is_complex()):
+        return max(float(x.double().abs().amax()), 1.0) if x.numel() else 1.0
+    sizes = x.detach().abs()
+    largest = torch.where(sizes.isinf(), 0.0, sizes).amax() if x.numel() else torch.ones(())
+    return max(float(largest), torch.finfo(x.dtype).tiny)
 
 
 def assert_same_shape_and_dtype(what: str, got: Tensor, wanted: Tensor) -> None:

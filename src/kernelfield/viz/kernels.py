@@ -10,7 +10,7 @@ from .._arguments import checked
 from .._kinds import PATH, POSITIVE
 from .._object_kinds import Instance, MappingOf
 from ..layers import ContinuousConv
-from ..layers.continuous.penalties import kernel_frequency, nyquist
+from ..layers.penalties import kernel_frequency, nyquist
 from .figures import save_figure
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kernelfield import CCNN, CKConv, FlexNet, aliasing_loss
-from kernelfield.layers.continuous.penalties import kernel_frequency, nyquist
+from kernelfield.layers.penalties import kernel_frequency, nyquist
 from kernelfield.viz.kernels import plot_channel_images, plot_frequencies
 
 if TYPE_CHECKING:

@@ -100,5 +100,7 @@ def test_other_objects_and_masks_of_other_dimensions_are_refused() -> None:
         FlexConv(1, 1, size=8, mask=0.3)
     with pytest.raises(TypeError, match="mask"):
         FlexConv(1, 1, size=8, mask=lambda dim: dim)
+    with pytest.raises(TypeError, match=r"\bmask must be .* a callable that makes one from dim, .* fails for dim=1"):
+        FlexConv(1, 1, size=8, mask=lambda coords: torch.exp(-coords.square().sum(-1)))
     with pytest.raises(ValueError, match="mask"):
         SeparableConv(1, 1, dim=2, size=8, mask=Tent(1))

@@ -113,7 +113,7 @@ def test_mapped_tables_are_the_field_at_the_moved_points(group, kernel_size):
     for on_group in (True, False):
         kernel = GroupKernel(group, Table, 3, 2, kernel_size=kernel_size, on_group=on_group)
         assert kernel.rotation is not None or (kernel_size == 1 and not on_group)
-        assert kernel.table_index is not None
+        assert kernel.look_up is not None
         torch.testing.assert_close(kernel(), kernel(group.elements(), group.elements()), rtol=1e-4, atol=1e-5)
         wide = kernel.double()
         elements = group.elements(torch.float64)

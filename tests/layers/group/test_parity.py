@@ -35,7 +35,7 @@ def test_regular_convolutions_agree(e2cnn, n_mirrors, kernel_size, lifting):
     ours = layer(ins, outs, group=group, kernel_size=kernel_size, bias=False)
     # Theirs is a correlation; ours is indexed by output minus input.
     first = weights.detach().flip((-2, -1)).view(outs, n, ins, -1, kernel_size, kernel_size)[:, 0]
-    index = ours.kernel.table_index[:, 0]
+    index = ours.kernel.look_up.kernel_index()[:, 0]
     with torch.no_grad():
         ours.kernel.field.coefficients.view(-1)[index] = first
     x = torch.randn(2, ins, *([] if lifting else [n]), 9, 9)

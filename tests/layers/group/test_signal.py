@@ -232,3 +232,19 @@ def test_the_documented_form_takes_the_path_of_all_elements(monkeypatch):
     assert seen == [(None, None)] * 2
     full = GroupSignal(lift(x).values, Cyclic(4).elements(), group=Cyclic(4))
     torch.testing.assert_close(conv(full).values, conv(lift(x)).values)
+
+
+@pytest.mark.parametrize(
+    ("layer", "replacement"),
+    [
+        (nn.BatchNorm3d(3), "GroupBatchNorm"),
+        (nn.GroupNorm(1, 3), "GroupLayerNorm"),
+        (nn.MaxPool2d(2), "SpatialPool"),
+        (nn.AdaptiveAvgPool2d(1), "GroupPool"),
+        (nn.Upsample(scale_factor=2), "SpatialUpsample"),
+        (nn.Conv2d(3, 2, 1), "GroupConv"),
+    ],
+)
+def test_torch_layers_name_the_layer_for_signals(layer, replacement):
+    with pytest.raises(TypeError, match=rf"GroupSignal.*kernelfield\.layers\.{replacement} "):
+        layer(signal())

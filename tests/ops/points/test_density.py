@@ -66,6 +66,20 @@ def test_points_at_one_place() -> None:
     assert sample_density(many, neighbors=4).isfinite().all()
 
 
+@pytest.mark.parametrize("dim", [1, 2, 3])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_repeated_points_share_the_weight_of_one(dim: int, dtype: torch.dtype) -> None:
+    places = torch.rand(2, 12, dim, dtype=dtype)
+    single = sample_density(places, neighbors=4)
+    index = torch.tensor([*range(12), *[3] * 7, *range(6), 11])[torch.randperm(26)]
+    unseen = torch.rand(2, 5, dim, dtype=dtype)
+    mask = torch.cat([torch.ones(2, 26), torch.zeros(2, 5)], dim=1).bool()
+    found = sample_density(torch.cat([places[:, index], unseen], dim=1), mask, neighbors=4)
+    torch.testing.assert_close(found[:, :26], single[:, index] * index.bincount()[index])
+    unchanged = torch.zeros(2, 12, dtype=dtype).index_add(1, index, 1 / found[:, :26])
+    torch.testing.assert_close(unchanged, 1 / single)
+
+
 @pytest.mark.parametrize("dim", [1, 2])
 def test_gradients_are_finite(dim: int) -> None:
     coords = torch.rand(2, 12, dim, dtype=torch.float64)

@@ -16,7 +16,9 @@ from ..io.arrays import check_channels_first, check_precision, finite_array, rea
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
-from ..transforms.split import check_trained, class_index, divide, moments
+from ..transforms.fill_values import compare_fill_values
+from ..transforms.group_split import divide_parts
+from ..transforms.split import check_trained, class_index, moments
 
 if TYPE_CHECKING:
     import os
@@ -26,12 +28,15 @@ if TYPE_CHECKING:
 __all__ = ["array_target", "arrays", "check_mask", "named_arrays", "other_arrays", "read_array_file"]
 
 TASKS = ("auto", "classification", "multilabel", "regression", "dense-regression", "segmentation")
+#: largest number of different whole numbers that look like classes
+_MANY_CLASSES = 64
 #: names of each array, the preferred one first
 NAMES = {
     "inputs": ("inputs", "x", "X"),
     "target": ("target", "y", "Y", "labels"),
     "coords": ("coords",),
     "mask": ("mask",),
+    "group": ("group", "groups"),
 }
 
 
@@ -49,13 +54,14 @@ def arrays(
 
     Source: your own file; the two arrays may also be named ``x`` and ``y``. The arrays ``coords`` (n, points, dim), in
     training steps, and ``mask`` are optional. NaN is a missing input. Licence: that of your data. Split: at random,
-    stratified by class; or the files ``train.npz``, ``test.npz`` and, if it exists, ``validation.npz`` of one folder.
+    stratified by class; samples with the same name in the optional array ``group`` (n,), such as a patient, stay in one
+    part; or the files ``train.npz``, ``test.npz`` and, if it exists, ``validation.npz`` of one folder.
     Normalisation: zero mean and unit variance of each channel over the training samples.
 
     Args:
         root: the file.
         task: "classification" for (n,) or (n, 1) integers or names, "multilabel" for (n, out) zeros and ones,
-            "regression" for (n,) or (n, out) values, "segmentation" for (n, \*space) classes,
+            "regression" for (n,) or (n, out) values, "segmentation" for (n, \*space) or (n, 1, \*space) classes,
             "dense-regression" for (n, out, \*space) or (n, \*space) values; "auto" chooses by the shape and
             the type of the target.
         standardize: whether to normalise regression targets to zero mean and unit variance over the training samples;
@@ -75,20 +81,25 @@ def arrays(
     stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
     inputs, given = stored["inputs"], stored["target"]
     check_precision(inputs, f"{paths[0]}, array inputs,")
-    task = _task(given, inputs.shape[2:]) if task == "auto" else task
+    if task == "auto":
+        task = _task(given, inputs.shape[2:])
+        _announce_labels(given, task, paths[0])
     target, classes, out = array_target(given, task, inputs.shape, paths[0])
     if len(classes) == 1:
         raise ValueError(f"{paths[0]} must hold at least two classes, found only {classes[0]!r}")
     if task in ("regression", "dense-regression"):
         check_precision(given.reshape(target.shape), f"{paths[0]}, array target,")
     counts = [len(part["inputs"]) for part in parts]
-    index = _index(target if task == "classification" else torch.zeros(len(target)), counts, shares, seed)
+    labels = target if task == "classification" else torch.zeros(len(target))
+    groups = None if stored["group"] is None else [str(name) for name in stored["group"].tolist()]
+    index = divide_parts(labels, counts, shares, seed, groups=groups)
     if task == "classification" and len(paths) > 1:
         check_trained(target, index, classes, str(paths[0]))
     # Bytes and 16-bit integers stay integers: a run then knows the scale of its inputs, and refuses those of another.
     small = inputs.dtype in (np.uint8, np.int16)
     values = torch.from_numpy(np.ascontiguousarray(inputs, dtype=None if small else np.float32))
     mask = None if stored["mask"] is None else torch.from_numpy(stored["mask"].astype(bool))
+    compare_fill_values(_seen(values.float(), mask), (), str(paths[0]))
     unseen = values.isnan().all(dim=1)
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
@@ -111,7 +122,7 @@ def _seen(values: Tensor, mask: Tensor | None) -> Tensor:
 
 
 def named_arrays(found: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """Return ``inputs``, ``target``, ``coords`` and ``mask`` among the arrays of a file; see ``NAMES``."""
+    """Return ``inputs``, ``target``, ``coords``, ``mask`` and ``group`` among the arrays of a file; see ``NAMES``."""
     return {name: found[key] for name, keys in NAMES.items() for key in reversed(keys) if key in found}
 
 
@@ -122,7 +133,7 @@ def other_arrays(found: dict[str, np.ndarray]) -> list[str]:
 
 
 def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarray]:
-    """Return ``inputs``, ``target`` and, if they exist, ``coords`` and ``mask`` of an ``.npz`` file; check shapes."""
+    """Return the arrays of an ``.npz`` file by the names in ``NAMES``; check shapes."""
     found = read_arrays(path)
     others = other_arrays(found)
     if others:
@@ -136,8 +147,11 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
             raise ValueError(
                 f"{path} must hold {len(stored['inputs'])} samples in {name}, like inputs, got {len(array)}"
             )
-        if name != "target" and array.dtype.kind not in "biuf":
+        if name not in ("target", "group") and array.dtype.kind not in "biuf":
             raise ValueError(f"{path} must hold numbers in {name}, found {array.dtype}")
+        if name == "group":
+            _check_groups(array, path)
+            continue
         stored[name] = finite_array(array, path, name, nonfinite if name == "inputs" else "refuse")
     shape = stored["inputs"].shape
     if len(shape) < 3 or not len(stored["inputs"]):
@@ -155,6 +169,16 @@ def read_array_file(path: Path, nonfinite: str = "refuse") -> dict[str, np.ndarr
         check_mask(stored["mask"], path)
     _check_seen(stored["inputs"], stored.get("mask"), path)
     return stored
+
+
+def _check_groups(groups: np.ndarray, path: Path) -> None:
+    """Raise a ValueError unless there is a name or a whole number for each sample."""
+    whole = groups.dtype.kind in "biuUS" or (groups.dtype.kind == "f" and bool((groups == np.round(groups)).all()))
+    if groups.ndim != 1 or not whole:
+        raise ValueError(
+            f"{path} must hold a name or a whole number for each sample in group, found {groups.dtype} "
+            f"of shape {groups.shape}"
+        )
 
 
 def check_mask(mask: np.ndarray, path: Path) -> None:
@@ -214,6 +238,21 @@ def _task(target: np.ndarray, space: tuple[int, ...]) -> str:
     return "multilabel" if discrete and bool(((target == 0) | (target == 1)).all()) else "regression"
 
 
+def _announce_labels(target: np.ndarray, task: str, path: Path) -> None:
+    """Warn of a regression at each position whose values look like classes."""
+    if task != "dense-regression" or target.dtype.kind not in "biu":
+        return
+    values = np.unique(target)
+    if len(values) <= _MANY_CLASSES:
+        space = ", ".join(map(str, target.shape[2:]))
+        warnings.warn(
+            f"{path}: the target of shape {target.shape} holds only {len(values)} whole numbers, which count as values "
+            f"of a regression. For classes, store shape ({len(target)}, {space}), or set task to 'segmentation' if "
+            "there is one channel",
+            stacklevel=3,
+        )
+
+
 def array_target(
     target: np.ndarray, task: str, inputs: tuple[int, ...], path: Path, classes: tuple[str, ...] | None = None
 ) -> tuple[Tensor, tuple[str, ...], int]:
@@ -227,6 +266,8 @@ def array_target(
         classes: names of the classes, if known already.
     """
     n, space = inputs[0], tuple(inputs[2:])
+    if task == "segmentation" and target.shape == (n, 1, *space):
+        target = target[:, 0]
     if task in ("classification", "segmentation"):
         if target.shape != ((n,) if task == "classification" else (n, *space)):
             raise ValueError(f"{path} must hold a target of shape {(n, *space)} for {task}, found {target.shape}")
@@ -268,13 +309,3 @@ def _class_name(value: Any, task: str, path: Path) -> str:
     if not np.isfinite(value) or int(value) != value:
         raise ValueError(f"{path} must hold whole numbers or names in target for {task}, found {value}")
     return str(int(value))
-
-
-def _index(labels: Tensor, counts: list[int], shares: tuple[float, float, float], seed: int) -> tuple[Tensor, ...]:
-    if len(counts) == 1:
-        return divide(labels, shares, seed)
-    given = torch.arange(sum(counts)).split(counts)
-    if len(counts) == 3:
-        return tuple(given)
-    kept, held, _ = divide(labels[given[0]], (0.85, 0.15, 0.0), seed)
-    return given[0][kept], given[0][held], given[1]

@@ -18,17 +18,21 @@ from ..io.arrays import check_precision, check_times
 from ..io.cells import FLOAT32_MAX
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
-from .split import check_trained, class_index, divide, moments, pad
+from .fill_values import compare_fill_values
+from .group_split import divide_parts
+from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "query_targets", "samples_like"]
+__all__ = ["Series", "build", "compare_queries", "query_targets", "samples_like", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
+#: share of the range of query times by which new ones may exceed it
+_MARGIN = 0.05
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,7 @@ class Series:
         query_values: (targets, queries) values at these times, NaN where there is nothing to predict; None if unknown.
         dates: whether its times are dates.
         zoned: whether these dates have a time zone; others are in UTC.
+        group: name of the group that stays in one part of the data, such as a patient; empty if there are none.
     """
 
     values: np.ndarray
@@ -56,6 +61,7 @@ class Series:
     query_values: np.ndarray | None = None
     dates: bool = False
     zoned: bool = False
+    group: str = ""
 
 
 def build(
@@ -115,6 +121,7 @@ def build(
             )
     check_precision(np.concatenate([s.values for s in series], axis=1)[None], f"series of {name}")
     values, mask = _padded(series)
+    compare_fill_values(values, channels, name, 4)
     if observed is None:
         missing = values.isnan()
         observed = bool((missing.any(dim=1) & ~missing.all(dim=1)).any())
@@ -130,7 +137,9 @@ def build(
         values64 = np.array([[_target(s)] for s in series])
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
-    index = _divide(target, [len(part) for part in parts], shares, validation_share, seed)
+    groups = [s.group for s in series] if series[0].group else None
+    counts = [len(part) for part in parts]
+    index = divide_parts(target, counts, shares, seed, held=validation_share, groups=groups)
     if task == "classification" and len(parts) > 1:
         check_trained(target, index, names, name)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
@@ -155,6 +164,8 @@ def build(
         dates=dates,
         columns=tuple(columns),
         targets=tuple(targets),
+        always=_always(values[index[0]], channels),
+        reach=() if at is None else (float(at[index[0]].min()), float(at[index[0]].max())),
     )
 
 
@@ -199,7 +210,56 @@ def samples_like(data: Data, series: Sequence[Series]) -> Batch:
         _compare_extent(series, unit, data)
         at = None if series[0].at is None else _query_times(series, unit)
     values, mask = _padded(series)
+    _compare_channels(values, data, series)
+    if at is not None:
+        compare_queries(at, data.reach, unit)
     return Batch(values, coords=coords, mask=None if data.test.mask is None and bool(mask.all()) else mask, at=at)
+
+
+def _always(values: Tensor, channels: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of the channels that have a value in each sample (n, channels, length)."""
+    seen = (~values.isnan()).any(dim=2).all(dim=0).tolist()
+    return tuple(name for name, known in zip(channels, seen, strict=False) if known)
+
+
+def _compare_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:
+    """Warn of channels without a value in some series that had one in each training series.
+
+    The network has never seen a series without them, and its prediction looks like any other.
+    """
+    without = values.isnan().all(dim=2)
+    for name in data.always:
+        unseen = without[:, data.channels.index(name)]
+        if bool(unseen.any()):
+            first = series[int(unseen.int().argmax())].where
+            warnings.warn(
+                f"{int(unseen.sum())} of {len(series)} series have no value of {name!r}, such as {first}; all training "
+                "series had one",
+                stacklevel=4,
+            )
+
+
+def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
+    """Warn of query coordinates beyond those of training, where the network was never trained to predict.
+
+    Args:
+        at: (n, queries, 1) query coordinates, in training steps since the first sample of a series.
+        reach: least and largest one in training; empty if unknown.
+        unit: time of one training step.
+    """
+    if len(reach) != 2:
+        return
+    low, high = reach
+    margin = max(1.0, _MARGIN * (high - low))
+    beyond = (at < low - margin) | (at > high + margin)
+    if bool(beyond.any()):
+        least, most = (float(value) * unit for value in (at[beyond].min(), at[beyond].max()))
+        warnings.warn(
+            f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
+            f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
+            "predict there, and times must have the same unit",
+            stacklevel=4,
+        )
 
 
 def _compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
@@ -256,19 +316,6 @@ def _padded(series: Sequence[Series]) -> tuple[Tensor, Tensor]:
     return pad([s.values for s in series])
 
 
-def _divide(
-    target: Tensor, counts: Sequence[int], shares: tuple[float, float, float], share: float, seed: int
-) -> tuple[Tensor, ...]:
-    labels = target if target.dim() == 1 else torch.zeros(len(target), dtype=torch.long)
-    if len(counts) == 1:
-        return divide(labels, shares, seed)
-    given = torch.arange(sum(counts)).split(list(counts))
-    if len(counts) == 3:
-        return tuple(given)
-    kept, held, _ = divide(labels[given[0]], (1 - share, share, 0.0), seed)
-    return given[0][kept], given[0][held], given[1]
-
-
 def _place(
     series: Sequence[Series], unit: float | None, points: bool | None = None
 ) -> tuple[list[Series], Tensor | None, float]:
@@ -309,3 +356,16 @@ def _place(
         coords[i, : len(t), 0] = torch.from_numpy(t)
         coords[i, len(t) :, 0] = float(t[-1])
     return list(series), coords, unit
+
+
+def task_of(labels: Iterable[str]) -> str:
+    """Return the task that labels suggest: "regression" for numbers of which some are fractions.
+
+    >>> task_of(["1", "2"]), task_of(["fast", "slow"]), task_of(["1", "2.5"])
+    ('classification', 'classification', 'regression')
+    """
+    try:
+        values = [float(label) for label in labels]
+    except ValueError:
+        return "classification"
+    return "classification" if all(v.is_integer() for v in values) else "regression"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ..base import Batch, Data, Split
 
-__all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted"]
+__all__ = ["Flatten", "NoisePadding", "as_sequence", "map_splits", "noise_padded", "permuted", "pixel_order"]
 
 
 def map_splits(data: Data, change: Callable[[Split], Split], **fields: object) -> Data:
@@ -110,8 +110,12 @@ def permuted(data: Data, seed: int = 0, name: str | None = None) -> Data:
     >>> bool(same.all()), torch.equal(plain.train.inputs, mixed.train.inputs)
     (True, False)
     """
-    order = torch.randperm(math.prod(data.size), generator=torch.Generator().manual_seed(seed))
-    return _flattened(data, order, name)
+    return _flattened(data, pixel_order(math.prod(data.size), seed), name)
+
+
+def pixel_order(count: int, seed: int) -> Tensor:
+    """Return the random order of ``count`` pixels that belongs to a seed."""
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed))
 
 
 @checked(noise=Choice("fresh", "shared"), name=TEXT | None)
@@ -156,6 +160,8 @@ class NoisePadding:
     length: int
     noise: str = "fresh"
     seed: int = 0
+    # One copy of the shared noise per device.
+    _by_device: dict[torch.device, Tensor] = field(default_factory=dict, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         check_choice("noise", self.noise, ("fresh", "shared"))
@@ -173,13 +179,22 @@ class NoisePadding:
 
     def draw(self, rows: Tensor, training: bool) -> Tensor:
         """Return (n, channels · columns, length - rows) noise."""
-        n = 1 if self.noise == "shared" else len(rows)
-        shape = (n, rows.shape[1], self.length - rows.shape[2])
-        generator = None
-        if self.noise == "shared" or not training:
-            generator = torch.Generator(rows.device).manual_seed(self.seed)
-        drawn = torch.randn(shape, generator=generator, device=rows.device, dtype=rows.dtype)
-        return drawn.expand(len(rows), -1, -1)
+        shape = (len(rows), rows.shape[1], self.length - rows.shape[2])
+        if self.noise == "shared":
+            return self._shared((1, *shape[1:]), rows.device).to(rows.dtype).expand(shape)
+        generator = None if training else torch.Generator(rows.device).manual_seed(self.seed)
+        return torch.randn(shape, generator=generator, device=rows.device, dtype=rows.dtype)
+
+    def _shared(self, shape: tuple[int, ...], device: torch.device) -> Tensor:
+        """Return the noise of all samples, drawn on the CPU so that it does not depend on the device."""
+        known = self._by_device.get(device)
+        if known is None or known.shape != shape:
+            known = torch.randn(shape, generator=torch.Generator().manual_seed(self.seed)).to(device)
+            self._by_device[device] = known
+        return known
+
+    def __getstate__(self) -> dict[str, object]:
+        return {**self.__dict__, "_by_device": {}}
 
 
 def _check_images(data: Data) -> None:

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ..._kinds import PROBABILITY
 from ..._step_hooks import State, differs, on_optimizer_step, state_of
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["Distribution", "Interval", "Uniform"]
 
 
-class Distribution(nn.Module):
+class Distribution(ComputedBuffers):
     """Base class of distributions p(u) over a group.
 
     A subclass defines :meth:`forward`, :meth:`limits` and :meth:`size`.
@@ -174,7 +175,7 @@ class Uniform(Distribution):
         self.samples = samples
         self.complete = group.finite
         # A buffer on the module's device: a copy from the host could not be part of a CUDA graph.
-        self.register_buffer("everything", group.elements() if group.finite else None, persistent=False)
+        self.register_computed("everything", group.elements() if group.finite else None)
 
     def forward(self, like: Tensor) -> tuple[Tensor, Tensor | None]:
         if self.everything is not None or self.samples is None:

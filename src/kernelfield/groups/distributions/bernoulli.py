@@ -57,7 +57,7 @@ class Bernoulli(Distribution):
         start = math.log(probability / (1 - probability))
         self.logits = nn.Parameter(torch.full((group.order - 1,), start))
         self.temperature = float(temperature)
-        self.register_buffer("kept", torch.arange(group.order), persistent=False)
+        self.register_computed("kept", torch.arange(group.order))
         #: copy of the logits on the host, and the state of the parameters it was made from
         self._known: tuple[list[float], State | None] = ([], None)
         self.adapt_()

@@ -7,8 +7,7 @@ Files in reading order:
 - parts of a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` weights
   samples, ``point_path`` convolves at points, ``frozen`` keeps kernels for predictions;
 - learned sizes: ``kernel_support`` crops a kernel to its mask, ``learned_size`` reads masks, ``active_slice``
-  and ``band_limit`` serve learned architectures;
-- ``penalties`` on kernels.
+  and ``band_limit`` serve learned architectures.
 """
 
 from .active_slice import ActiveSlice
@@ -19,7 +18,6 @@ from .continuous_conv import ContinuousConv
 from .flexconv import FlexConv
 from .kernel_sampler import sample_kernels
 from .learned_size import LearnedSize
-from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .point_path import use_point_plans
 from .sampling import seen_only
 from .separable import SeparableConv
@@ -35,12 +33,7 @@ __all__ = [
     "LearnedSize",
     "SeparableConv",
     "TwoConvBlock",
-    "aliasing_loss",
     "cutoff",
-    "kernel_frequency",
-    "kernel_l2",
-    "kernel_norm",
-    "nyquist",
     "run_blocks",
     "sample_kernels",
     "seen_only",

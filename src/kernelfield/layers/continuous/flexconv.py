@@ -28,12 +28,17 @@ def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
     >>> own_mask(lambda dim: GaussianMask(dim, 0.1), 2).dim
     2
     """
-    found = copy.deepcopy(mask) if isinstance(mask, Mask) else mask(dim) if callable(mask) else mask
+    accepted = "a kernelfield.masks.Mask, a callable that makes one from dim, or None"
+    if isinstance(mask, Mask):
+        return copy.deepcopy(mask)
+    if not callable(mask):
+        raise TypeError(f"mask must be {accepted}, got {type(mask).__name__}")
+    try:
+        found = mask(dim)
+    except (AttributeError, TypeError) as error:  # such as a function of coordinates
+        raise TypeError(f"mask must be {accepted}, got {mask!r}, which fails for dim={dim}: {error}") from error
     if not isinstance(found, Mask):
-        made = f"{type(mask).__name__}" if found is mask else f"{mask!r}, which makes {type(found).__name__}"
-        raise TypeError(
-            f"mask must be a kernelfield.masks.Mask, a callable that makes one from dim, or None, got {made}"
-        )
+        raise TypeError(f"mask must be {accepted}, got {mask!r}, which makes {type(found).__name__}")
     return found
 
 

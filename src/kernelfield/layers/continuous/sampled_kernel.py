@@ -8,11 +8,12 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ... import grids
 from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
+from ..._computed import ComputedBuffers, keep_values
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
 from ...ops import conv
@@ -33,7 +34,7 @@ __all__ = ["SampledKernel", "smooth_kernel"]
 _FEW_POINTS, _SILENT = 27, 1e-4
 
 
-class SampledKernel(nn.Module):
+class SampledKernel(ComputedBuffers):
     r"""A field, with or without a mask, sampled on grids of any step: :math:`\psi(x)\, m(x)`.
 
     If the module is cast to half precision, its field and mask stay in float32; the other parameters are cast.
@@ -102,7 +103,7 @@ class SampledKernel(nn.Module):
         self.kernel_support = KernelSupport(mask, self.size) if cropped else None  # type: ignore[arg-type]
         keep_geometry(self, "size", "causal")
         self.register_load_state_dict_post_hook(_read_loaded)
-        self.register_buffer("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()), persistent=False)
+        self.register_computed("reach", torch.tensor(self.size, dtype=torch.get_default_dtype()))
         self.reach: Tensor
         self._frozen: dict[tuple[float, ...], FrozenKernel] = {}
         #: whether to freeze the kernel for each step at its first use
@@ -164,6 +165,7 @@ class SampledKernel(nn.Module):
         super()._apply(fn, recurse=False)
         kernel = in_full_precision(fn)
         self.reach = kernel(reach)
+        keep_values("reach", reach, self.reach)
         for child in self.children() if recurse else ():  # the field and the mask
             child._apply(kernel)  # noqa: SLF001 (there is no public way)
         return self
@@ -174,12 +176,13 @@ class SampledKernel(nn.Module):
 
     def _apply_published_scale_(self) -> None:
         """Scale the kernel as in the publication of the field's starting values; see :data:`.start.SCALING`."""
-        if self.field.scaling == "measured":
+        scaling = self.field.scaling
+        if scaling == "measured":
             self.preserve_variance_()
-        elif self.field.scaling == "points":
-            terms = self.in_channels // self.groups * (self.neighbors or self._initial_points())
-            self.field.scale_(1 / math.sqrt(terms))
-            if self._initial_points() <= _FEW_POINTS and self.energy() < _SILENT:
+        elif scaling == "points":
+            points = self._initial_points()
+            self.field.scale_(1 / math.sqrt(self.in_channels // self.groups * (self.neighbors or points)))
+            if points <= _FEW_POINTS and self.energy() < _SILENT:
                 # Chapter 3's sines are 0 in the middle of a kernel, so a mask that keeps only the middle keeps nothing.
                 self.field.spread_phases_()
                 self.preserve_variance_()

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ..._kinds import Choice
 from ...fields import Table
 from .correlate import convolve
@@ -28,7 +29,7 @@ FORMS = ("group", "blocks", "free")
 PER = ("channel", "filter")
 
 
-class CyclicSelfAttention(nn.Module):
+class CyclicSelfAttention(ComputedBuffers):
     r"""Attention between the responses of one channel at one position (chapter 7, Eq. 6 to 9).
 
     .. math:: y = \frac{\tilde a}{\max \tilde a} \odot x, \qquad \tilde a = \mathrm{softmax}(x A / n), \qquad
@@ -72,7 +73,7 @@ class CyclicSelfAttention(nn.Module):
         else:
             self.kernel = None
             self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / terms**0.5)
-            self.register_buffer("index", _entries(n, form, _mirrored(group)), persistent=False)
+            self.register_computed("index", _entries(n, form, _mirrored(group)))
         self._set_diagonal()
 
     def matrix(self) -> Tensor:
@@ -117,7 +118,7 @@ class CyclicSelfAttention(nn.Module):
         return f"{self.channels}, group={self.group}, form={self.form!r}"
 
 
-class CoAttentive(nn.Module):
+class CoAttentive(ComputedBuffers):
     r"""A convolution followed by attention between its responses (chapter 7, section 3).
 
     A group convolution has one filter for each relative element s = h⁻¹h̃, and sums their responses
@@ -158,7 +159,7 @@ class CoAttentive(nn.Module):
         if self.before_sum and isinstance(conv, GroupConv):
             h = conv.group.elements(torch.float64)
             steps = conv.group.distance(conv.group.product(h[:, None], h[None])[..., None, :], h).argmin(dim=-1)
-            self.register_buffer("steps", steps, persistent=False)
+            self.register_computed("steps", steps)
 
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal | Tensor:

@@ -7,9 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from ..kernel_state import in_full_precision, keep_geometry
@@ -27,7 +28,7 @@ __all__ = ["GroupKernel"]
 MAX_ENTRIES = 1 << 22
 
 
-class GroupKernel(nn.Module):
+class GroupKernel(ComputedBuffers):
     r"""A kernel :math:`\psi: \mathbb{R}^d \rtimes H \to \mathbb{R}^{out \times in}`, transformed by output elements.
 
     .. math:: k_{oi}(h, \tilde h, x) = |\det h|^{-1}\; \psi_{oi}(h^{-1} \tilde h,\; h^{-1} x)
@@ -88,7 +89,7 @@ class GroupKernel(nn.Module):
         self.group = group
         self.interactions = group.check_interactions(interactions)
         self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
-        keep_geometry(self, "kernel_size")
+        keep_geometry(self, "kernel_size", "group")
         self.on_group, self.on_space = on_group, on_space
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
@@ -96,13 +97,13 @@ class GroupKernel(nn.Module):
         self.reach = self._reach()
         table = self.field.lattice == "table" and group.isometric and group.finite
         self.on_nodes = table and (group.on_grid or not on_space)
-        self.register_buffer("rotation", self._rotation() if table and not self.on_nodes else None, persistent=False)
+        self.register_computed("rotation", self._rotation() if table and not self.on_nodes else None)
         listed = table and (self.on_nodes or self.rotation is not None)
         index = self._index() if listed else None
         # Each output element looks up every entry of a table once. A rotated table has rows for each output element.
         times = index.shape[1] if index is not None and self.on_nodes else 1
         self.look_up = None if index is None else LookUp(index, times, flip=flip)
-        self.register_buffer("disc", self._disc(), persistent=False)
+        self.register_computed("disc", self._disc())
         self.fan_in = fan_in or in_channels * self.kernel_size**group.dim
         self._scale(self.fan_in)
 
@@ -127,11 +128,6 @@ class GroupKernel(nn.Module):
     @property
     def _axes(self) -> tuple[int, ...]:
         return tuple(range(4, 4 + self.group.dim))
-
-    @property
-    def table_index(self) -> Tensor | None:
-        r"""Index of every kernel entry in the (rotated) table, (out, n_out, in, n_in, \*points), or None."""
-        return None if self.look_up is None else self.look_up.kernel_index()
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
+from ..._computed import ComputedBuffers
 from ..._kinds import Int
 from ...fields import MLP, Field, Table, build_field
 from .table_lookup import nodes_at
@@ -25,7 +26,7 @@ __all__ = ["AXIS_FIELD", "RelativeEncoding"]
 AXIS_FIELD = functools.partial(MLP, hidden=16, layers=2, activation="swish", norm=True)
 
 
-class RelativeEncoding(nn.Module):
+class RelativeEncoding(ComputedBuffers):
     r"""Codes of an offset and of a relative element, transformed by the elements of a group (chapter 9, section 5.2).
 
     .. math:: \mathcal{L}_h[\rho](x, \hat h) = \big(\rho_1((h^{-1}x)_1), \ldots, \rho_d((h^{-1}x)_d),\;
@@ -67,7 +68,7 @@ class RelativeEncoding(nn.Module):
         self.elements = Table(group.chart_size, rest, size=group.table_size) if on_group else None
         if self.elements is not None:
             nn.init.normal_(self.elements.coefficients)
-        self.register_buffer("nodes", self._nodes(), persistent=False)
+        self.register_computed("nodes", self._nodes())
 
     def moved(self, elements: Tensor, offsets: Tensor) -> Tensor:
         """Return offsets transformed by inverse elements: (h, coords) and (…, dim) to (h, …, dim)."""

@@ -10,12 +10,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
+from ..._computed import ComputedBuffers
 from ..._kinds import RATE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
-from ...ops.conv.shape import is_symbolic
 from ...ops.graph_cache import capturing
+from ..kernel_state import keep_geometry
 from ..pointwise import Pointwise
 from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
@@ -32,7 +34,7 @@ __all__ = ["GroupSelfAttention", "LiftingSelfAttention"]
 ENCODINGS = ("relative", "absolute", "none")
 
 
-class _SelfAttention(nn.Module):
+class _SelfAttention(ComputedBuffers):
     """Base class of lifting attention and attention on a group."""
 
     lifts: bool
@@ -72,12 +74,13 @@ class _SelfAttention(nn.Module):
         Int(codes).check("head_channels", inner)
         self.head_channels = inner
         self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
+        keep_geometry(self, "reach")
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
         self.dropout, self.value_dropout = dropout, value_dropout
         # A buffer on the module's device, because a CUDA graph cannot contain a copy from the host.
-        self.register_buffer("all_elements", group.elements(), persistent=False)
+        self.register_computed("all_elements", group.elements())
         self._offset_cache: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self._captured_offsets: dict[tuple[Any, ...], tuple[Tensor, Tensor | None]] = {}
         self.chunk, self.method = chunk, method

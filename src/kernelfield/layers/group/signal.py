@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..._arguments import checked
 from ..._object_kinds import Instance, TensorOf
+from .torch_functions import POINTWISE, replacement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -20,17 +21,6 @@ __all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "map_va
 
 #: the argument of layers on groups: a signal, or its values at all elements of a finite group
 SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
-
-#: names of torch functions that act on each value separately and therefore accept a signal
-_ACTIVATIONS = ("relu", "relu6", "leaky_relu", "elu", "selu", "celu", "gelu", "silu", "mish", "sigmoid", "tanh")
-_MORE_ACTIVATIONS = ("softplus", "softsign", "logsigmoid", "hardtanh", "hardswish", "hardsigmoid", "dropout", "prelu")
-_RARE_ACTIVATIONS = ("softshrink", "hardshrink", "tanhshrink", "threshold", "_threshold", "rrelu")
-_ARITHMETIC = ("add", "sub", "rsub", "mul", "div", "true_divide", "neg", "abs", "square", "sqrt", "exp", "log", "clamp")
-_MORE_ARITHMETIC = ("pow", "sin", "cos", "maximum", "minimum")
-_OPERATORS = ("__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__")
-POINTWISE = frozenset(
-    (*_ACTIVATIONS, *_MORE_ACTIVATIONS, *_RARE_ACTIVATIONS, *_ARITHMETIC, *_MORE_ARITHMETIC, *_OPERATORS)
-)
 
 
 # A separate function, because torch.compile cannot trace a decorated constructor of a class that is not a module.
@@ -226,7 +216,7 @@ class GroupSignal:
         if function.__name__ not in POINTWISE:
             raise TypeError(
                 f"torch.{function.__name__} must be given signal.values, got a GroupSignal: only pointwise functions "
-                f"and torch.cat(…, dim=1) accept one"
+                f"and torch.cat(…, dim=1) accept one{replacement(function.__name__)}"
             )
         return _pointwise(function, args, kwargs)
 
@@ -302,7 +292,8 @@ def _same_elements(a: GroupSignal, b: GroupSignal) -> Tensor | None:
             return same if compared else same & (a.group.matrix(x).to(y.dtype) == b.group.matrix(y)).all()
         if torch.equal(x.to(y.dtype), y):
             return None
-    raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ")
+    hint = "a layer with resample=False keeps those of its input"
+    raise ValueError(f"signals must have the same elements, got {x.shape[-2]} and {y.shape[-2]} that differ; {hint}")
 
 
 def as_signal(

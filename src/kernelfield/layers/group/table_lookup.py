@@ -7,8 +7,9 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ..._computed import ComputedBuffers
 from ...ops.autograd import EagerFunction
 from .correlate import prefers_channels_last
 
@@ -21,7 +22,7 @@ __all__ = ["LookUp", "SharedLookUp", "nodes_at"]
 _looked_up: ContextVar[dict[LookUp, Tensor] | None] = ContextVar("kernelfield_looked_up", default=None)
 
 
-class LookUp(nn.Module):
+class LookUp(ComputedBuffers):
     r"""A kernel (out, n_out, in, n_in, \*points) whose entries are looked up in a table.
 
     Torch's convolutions are correlations: they take a kernel flipped along its axes of space. A look-up flips it at no
@@ -53,8 +54,8 @@ class LookUp(nn.Module):
         self.axes = tuple(order.index(axis) for axis in range(len(order)))
         stored = (index.flip(space) if flip else index).permute(order).contiguous().int()
         self.shape = index.shape
-        self.register_buffer("index", stored, persistent=False)
-        self.register_buffer("inverse", _invert(stored, times), persistent=False)
+        self.register_computed("index", stored)
+        self.register_computed("inverse", _invert(stored, times))
         #: index and inverse for the contiguous memory format, computed at their first use
         self._in_order: tuple[Tensor, Tensor] | None = None
 

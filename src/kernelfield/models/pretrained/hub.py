@@ -14,18 +14,20 @@ from ..._kinds import TEXT, Int
 from ..._object_kinds import Instance
 from ..._version import __version__
 from .load import build_described
-from .weight_file import import_safetensors, tensor_digest
+from .weight_file import description_digest, import_safetensors, tensor_digest
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import nn
+    from torch import Tensor, nn
 
 __all__ = ["CONFIG", "TENSORS", "from_pretrained", "save_pretrained"]
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
 #: entries of a weight's description that stay with a network when it is saved
-_KEPT = ("name", "title", "task", "classes", "recipe", "preprocessing", "layout", "rate", "score", "training")
+_KEPT = ("task", "classes", "preprocessing", "layout", "rate", "started_from")
+#: entries that stay only if the tensors are still those of the weight
+_MEASURED = ("name", "title", "notes", "recipe", "score", "training")
 
 
 @checked(network=Instance("torch.nn.Module"), repo_id=TEXT | None)
@@ -35,14 +37,15 @@ def save_pretrained(
     """Write a network to a folder, as ``config.json`` and ``model.safetensors``, and return the folder.
 
     The network must come from :func:`kernelfield.create_model` or :func:`from_pretrained`, which record its name and
-    arguments. Preprocessing, classes and score of a pretrained network are written too.
+    arguments. Preprocessing, classes and score of a pretrained network are written too. A network whose weights have
+    changed, as by fine-tuning, has no score; ``started_from`` in its configuration names the weight.
 
     Args:
         network: the network.
         folder: folder to write; it is created if needed.
         push_to_hub: whether to upload the folder to the hub, which needs the extra ``hub`` and a network connection.
         repo_id: repository on the hub, "owner/name"; by default the name of the folder.
-        options: further arguments of ``huggingface_hub.HfApi.upload_folder``.
+        options: further arguments of ``huggingface_hub.HfApi.upload_folder``. By default it uploads only the two files.
 
     >>> import tempfile, torch
     >>> from kernelfield import create_model
@@ -54,21 +57,24 @@ def save_pretrained(
     >>> torch.equal(from_pretrained(folder).eval()(x), net(x))
     True
     """
+    given = [*options, *(["repo_id"] if repo_id is not None else [])]
+    if given and not push_to_hub:
+        raise TypeError(f"push_to_hub must be True with {given[0]}, which is an option of an upload, got False")
     if push_to_hub:
         hub = _import_hub("push_to_hub=True")
     folder = Path(folder)
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"folder must be a folder or not exist yet, got the file {folder}")
-    config = _config_of(network)
     tensors = {name: t.detach().cpu().contiguous().clone() for name, t in network.state_dict().items()}
-    config["sha256"] = tensor_digest(tensors)
+    config = {**_config_of(network, tensors), "sha256": tensor_digest(tensors)}
     folder.mkdir(parents=True, exist_ok=True)
     write_bytes(folder / TENSORS, import_safetensors().torch.save(tensors, {"format": "pt"}))
     write_text(folder / CONFIG, json.dumps(config, indent=2, sort_keys=True, allow_nan=False) + "\n")
     if push_to_hub:
         api = hub.HfApi()
         made = _reach(lambda: api.create_repo(repo_id or folder.name, exist_ok=True), repo_id or folder.name)
-        _reach(lambda: api.upload_folder(folder_path=str(folder), repo_id=made.repo_id, **options), made.repo_id)
+        files = {"allow_patterns": [CONFIG, TENSORS], **options}  # the folder may hold other files
+        _reach(lambda: api.upload_folder(folder_path=str(folder), repo_id=made.repo_id, **files), made.repo_id)
     return folder
 
 
@@ -100,7 +106,7 @@ def from_pretrained(
     return build_described(config, tensors, folder / TENSORS, num_classes=num_classes, overrides=overrides)
 
 
-def _config_of(network: nn.Module) -> dict[str, Any]:
+def _config_of(network: nn.Module, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """Return the configuration that rebuilds the network, with the metadata of its weights."""
     made = getattr(network, "model_config", None)
     if made is None:
@@ -131,6 +137,10 @@ def _config_of(network: nn.Module) -> dict[str, Any]:
     if classes and len(classes) != count:
         classes = []
     kept = {key: known[key] for key in _KEPT if key in known}
+    if known.get("sha256") in (tensor_digest(tensors), description_digest(known, tensors)):
+        kept |= {key: known[key] for key in _MEASURED if key in known}
+    elif "name" in known:
+        kept["started_from"] = known["name"]
     return {**kept, "classes": classes, "model": made["model"], "arguments": arguments, "version": __version__}
 
 

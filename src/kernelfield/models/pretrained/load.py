@@ -75,11 +75,12 @@ def build_described(
     network = create_model(description["model"], **{**arguments, **overrides})
     if tensors is not None:
         load_tensors(network, tensors, where)
-        if num_classes not in (None, arguments.get("out_channels")):
-            network.reset_classifier(num_classes)  # type: ignore[operator]
-            description = {**description, "classes": []}
+    count = arguments.get("out_channels")
+    asked = overrides.get("out_channels", count) if num_classes is None else num_classes
+    if tensors is not None and asked != count:
+        network.reset_classifier(asked)  # type: ignore[operator]
     # Set through vars, because nn.Module declares its attributes to be tensors and modules.
-    vars(network)["pretrained_config"] = description
+    vars(network)["pretrained_config"] = description if asked == count else {**description, "classes": []}
     return network
 
 

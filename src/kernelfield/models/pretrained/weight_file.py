@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ENTRIES",
     "SUFFIX",
+    "description_digest",
     "import_safetensors",
     "read_description",
     "read_weight",
@@ -79,7 +80,7 @@ def write_weight(path: str | Path, tensors: Mapping[str, Tensor], description: M
     _check_entries(held, path.name)
     # safetensors rejects tensors that share memory, such as those of a kernel network that all layers use.
     copies = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
-    held["sha256"] = _digest(held, copies)
+    held["sha256"] = description_digest(held, copies)
     path.parent.mkdir(parents=True, exist_ok=True)
     metadata = {"format": "pt", KEY: json.dumps(held)}
     return write_bytes(path, import_safetensors().torch.save(copies, metadata))
@@ -106,7 +107,7 @@ def read_weight(path: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         description = _parse(file.metadata(), path)
         names = file.keys()
         tensors = {name: file.get_tensor(name) for name in names}
-    if description.get("sha256") != _digest(description, tensors):
+    if description.get("sha256") != description_digest(description, tensors):
         raise ValueError(f"{path.name} is damaged: it does not match its checksum ({path})")
     return description, tensors
 
@@ -144,7 +145,7 @@ def _check_entries(description: dict[str, Any], where: str) -> None:
             raise ValueError(f"{where}: {name} of the description must be {nouns}, got {found}")
 
 
-def _digest(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+def description_digest(description: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     """Return the SHA-256 over the description, without its own checksum, and the tensors in order of their names."""
     plain = {key: value for key, value in description.items() if key != "sha256"}
     return _add_tensors(hashlib.sha256(json.dumps(plain, sort_keys=True).encode()), tensors)

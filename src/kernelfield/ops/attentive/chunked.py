@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._checks import is_symbolic
 from ..backend import recompute
-from ..conv.shape import is_symbolic
 from .reference import attend_responses, responses
 
 if TYPE_CHECKING:

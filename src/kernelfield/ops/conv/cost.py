@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._checks import is_symbolic
 from .fft import transform_sizes
 from .measured import costs_of
-from .shape import centres, is_symbolic
+from .shape import centres
 from .triton import obstacle, precision
 
 if TYPE_CHECKING:

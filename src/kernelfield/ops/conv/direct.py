@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from ..._kinds import is_symbolic
+from ..._checks import is_symbolic
 from .shape import centres
 
 if TYPE_CHECKING:

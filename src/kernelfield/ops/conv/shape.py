@@ -8,7 +8,6 @@ import torch
 from torch.nn import functional as F
 
 from ..._kinds import Choice, ListOf
-from ..._kinds import is_symbolic as _is_symbolic
 from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["KINDS", "centres", "check_conv", "is_symbolic", "place", "take", "whole_windows"]
+__all__ = ["KINDS", "centres", "check_conv", "place", "take", "whole_windows"]
 
 _BOUNDARY = Choice("zero", "periodic", "valid")
 #: kinds of the arguments of :func:`kernelfield.ops.conv` and its reference
@@ -99,11 +98,6 @@ def whole_windows(y: Tensor, points: Sequence[int], causal: bool, boundary: Sequ
         if name == "valid":
             y = y.narrow(axis, k - 1 - c, y.shape[axis] - k + 1)
     return y
-
-
-def is_symbolic(*numbers: int) -> bool:
-    """Return whether any of these lengths is only known at run time (torch.export, dynamic torch.compile)."""
-    return any(_is_symbolic(n) for n in numbers)
 
 
 def place(kernels: Tensor, axis: int, sizes: Sequence[int], centres: Sequence[int]) -> Tensor:

@@ -28,7 +28,7 @@ from .chunks import chunk_values
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ragged", "search_cells"]
+__all__ = ["ragged", "ravel", "search_cells"]
 
 #: cubes per point
 CELLS_PER_POINT = 1
@@ -105,7 +105,7 @@ def _sort_into_cells(points: Tensor, seen: Tensor) -> _Cells:
     none = torch.zeros(0, dtype=torch.long, device=points.device)
     total = per_axis**dim
     sample = torch.arange(batch, device=points.device).unsqueeze(1)
-    number = _ravel(_cell_of(points, _Cells(per_axis, low, width, none, none, none), sample), per_axis)
+    number = ravel(_cell_of(points, _Cells(per_axis, low, width, none, none, none), sample), per_axis)
     number = torch.where(seen, number, total)  # padding comes after all cubes
     held = torch.zeros(batch, total + 1, dtype=torch.long, device=points.device)
     held = held.scatter_add_(1, number, torch.ones_like(number))[:, :-1]
@@ -122,7 +122,8 @@ def _cell_of(x: Tensor, cells: _Cells, sample: Tensor) -> Tensor:
     return at.nan_to_num(nan=0.0).clamp(0, cells.per_axis - 1).long()
 
 
-def _ravel(cell: Tensor, per_axis: int) -> Tensor:
+def ravel(cell: Tensor, per_axis: int) -> Tensor:
+    """Return the number of each (…, dim) cube, counted along the last axis first."""
     number = cell[..., 0]
     for axis in range(1, cell.shape[-1]):
         number = number * per_axis + cell[..., axis]
@@ -135,7 +136,7 @@ def _held(cells: _Cells, first: Tensor, last: Tensor, sample: Tensor) -> Tensor:
     for corner in itertools.product((False, True), repeat=first.shape[-1]):
         at = torch.stack([last[:, a] + 1 if upper else first[:, a] for a, upper in enumerate(corner)], dim=-1)
         sign = -1 if corner.count(False) % 2 else 1
-        held += sign * cells.sums[sample, _ravel(at, cells.per_axis + 1)]
+        held += sign * cells.sums[sample, ravel(at, cells.per_axis + 1)]
     return held
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._checks import is_symbolic
 from ..backend import recompute
-from ..conv.shape import is_symbolic
 from .chunks import chunk_values, points_per_chunk
 from .plan import CellPlan
 from .reach import cells_per_axis, find_candidates

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._kinds import Int
-from ..conv.shape import is_symbolic
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -26,7 +26,8 @@ def sample_density(coords: Tensor, mask: Tensor | None = None, neighbors: int = 
     A sum over samples approximates an integral if each is weighted by the inverse of this density. On a line the
     density is the inverse of half the distance between the two neighbouring samples. In more dimensions it is the
     number of ``neighbors`` divided by the volume of the ball that reaches the last of them. If m samples are at the
-    same place, each has m times the density of a single one. If all m samples are at one place, each has density m.
+    same place, each has m times the density of a single one, and they count as one neighbour. Repeated samples of a
+    cloud therefore change no sum. If all m samples are at one place, each has density m.
 
     Args:
         coords: (batch, points, dim) coordinates.
@@ -79,25 +80,32 @@ def _ball_density(coords: Tensor, seen: Tensor, neighbors: int) -> Tensor:
     coords = coords.float() if coords.dtype in (torch.float16, torch.bfloat16) else coords
     volume = math.pi ** (dim / 2) / math.gamma(dim / 2 + 1)
     step = points_per_chunk(coords, coords.shape[0] * coords.shape[1])
-    total = seen.sum(dim=1, keepdim=True)
-    found = [_ball(queries, coords, seen, total, neighbors) for queries in coords.split(step, dim=1)]
-    radius, count = (torch.cat(parts, dim=1) for parts in zip(*found, strict=True))
+    copies, first = _places(coords, seen)
+    count = (first.sum(dim=1, keepdim=True) - 1).clamp(0, neighbors)
+    parts = [_distance(queries, coords, first, count, neighbors) for queries in coords.split(step, dim=1)]
     # If there is no sample elsewhere, the samples at one place together represent a unit of space.
-    return torch.where(radius.isfinite(), count / (volume * radius.pow(dim)), total.to(radius.dtype))
+    radius = torch.where(count > 0, torch.cat(parts, dim=1), 1.0)
+    return copies * torch.where(count > 0, count / (volume * radius.pow(dim)), 1.0)
 
 
-def _ball(queries: Tensor, coords: Tensor, seen: Tensor, total: Tensor, neighbors: int) -> tuple[Tensor, Tensor]:
-    """Return the (batch, queries) radius of the ball around each query, and the number of other points inside.
+def _places(coords: Tensor, seen: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the number of samples at the place of each one, and whether it is the first of them: (batch, points)."""
+    order = torch.arange(coords.shape[1], device=coords.device).expand(seen.shape)
+    for key in (*coords.unbind(-1)[::-1], ~seen):  # sort by all coordinates, seen samples first
+        order = order.gather(1, key.gather(1, order).to(coords.dtype).sort(dim=1, stable=True).indices)
+    ordered = coords.gather(1, order.unsqueeze(-1).expand_as(coords))
+    new = torch.cat([torch.ones_like(seen[:, :1]), (ordered[:, 1:] != ordered[:, :-1]).any(dim=-1)], dim=1)
+    group = new.long().cumsum(dim=1)
+    known = seen.gather(1, order)
+    total = torch.zeros_like(group).scatter_add(1, group - 1, known.long())
+    copies = torch.zeros_like(group).scatter(1, order, total.gather(1, group - 1))
+    return copies, torch.zeros_like(seen).scatter(1, order, new & known)
 
-    The ball reaches the last of the ``neighbors``, or the last point if there are fewer. If all of them are at the
-    query's own place, it reaches the next point elsewhere. Its radius is infinite if there is none.
-    """
+
+def _distance(queries: Tensor, coords: Tensor, first: Tensor, count: Tensor, neighbors: int) -> Tensor:
+    """Return the (batch, queries) distance to the ``count``-th nearest place that has a ``first`` sample."""
     # Without matrix products, which would give equal points a distance above zero.
     far = torch.cdist(queries, coords, compute_mode="donot_use_mm_for_euclid_dist")
-    far = far.masked_fill(~seen.unsqueeze(1), math.inf)
-    count = (total - 1).clamp(0, neighbors).expand(-1, queries.shape[1])
+    far = far.masked_fill(~first.unsqueeze(1), math.inf)
     nearest = far.topk(min(neighbors + 1, coords.shape[1]), dim=-1, largest=False).values
-    radius = nearest.gather(2, count.unsqueeze(-1)).squeeze(-1)
-    elsewhere = torch.where(far > 0, far, math.inf).amin(dim=-1)
-    inside = (far <= elsewhere.unsqueeze(-1)).sum(dim=-1) - 1
-    return torch.where(radius > 0, radius, elsewhere), torch.where(radius > 0, count, inside)
+    return nearest.gather(2, count.unsqueeze(1).expand(-1, queries.shape[1], 1)).squeeze(-1)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._step_hooks import is_vmapped
+from ..graph_cache import capturing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -14,13 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["check_finite", "check_seen_finite", "fill_padding", "may_read"]
 
 
-def may_read(coords: Tensor) -> bool:
+def may_read(coords: Tensor, *, wait: bool = False) -> bool:
     """Return whether the host can read values without waiting for a device, outside of traced graphs and modes.
 
     Under a TorchDispatchMode, such as FakeTensorMode, tensors may have no values; under :func:`torch.vmap` they have
     several.
+
+    Args:
+        coords: the tensor to read.
+        wait: whether the host may wait for a GPU, unless it captures a CUDA graph.
     """
-    if coords.device.type != "cpu" or torch.compiler.is_compiling():
+    if torch.compiler.is_compiling():
+        return False
+    if coords.device.type != "cpu" and not (wait and coords.is_cuda and not capturing()):
         return False
     return torch._C._len_torch_dispatch_stack() == 0 and not is_vmapped([coords])  # noqa: SLF001
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._kinds import Choice
 from ..._object_kinds import CALLABLE, TensorOf
 from ..backend import recompute
-from ..conv.shape import is_symbolic
 from .chunks import chunk_values
 from .finite import may_read
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._kinds import FINITE, Choice, PerAxis
 from ..._object_kinds import TensorOf
 from ...grids import box_grid, check_box
-from ..conv.shape import is_symbolic
 from ..graph_cache import graph_cache
 from .cell_list import search_cells
 from .chunks import chunk_values

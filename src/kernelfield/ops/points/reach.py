@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from .cell_list import ragged
+from .cell_list import ragged, ravel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +99,7 @@ def find_candidates(
     most = cells_per_axis(count, dim) if per_axis is None else per_axis
     width = torch.maximum(reach, torch.where(high.isfinite(), high - low, 0.0) / most)
     at = ((points - low) / width).floor().clamp(0, most - 1).long()
-    number = _number(at, most) + torch.arange(batch, device=points.device).unsqueeze(1) * most**dim
+    number = ravel(at, most) + torch.arange(batch, device=points.device).unsqueeze(1) * most**dim
     number = torch.where(seen, number, batch * most**dim).flatten()  # padding comes after all cells
     order = number.argsort()
     start = torch.searchsorted(number[order], torch.arange(batch * most**dim + 1, device=points.device))
@@ -114,7 +114,7 @@ def find_candidates(
         # Axis by axis, because a tensor of shifts would have to be copied to the device.
         cell = torch.stack([home[..., axis] + by for axis, by in enumerate(shift)], dim=-1)
         inside = ((cell >= 0) & (cell < most)).all(dim=-1) & (home[..., -1] >= -1) & (home[..., -1] <= most)
-        row = _number(cell.clamp(0, most - 1).long(), most) * most + sample * most**dim
+        row = ravel(cell.clamp(0, most - 1).long(), most) * most + sample * most**dim
         begin = start[row + first]
         starts.append(begin)
         lengths.append(torch.where(inside, start[row + last + 1] - begin, 0))
@@ -131,10 +131,3 @@ def _ranges_on_line(queries: Tensor, points: Tensor, seen: Tensor, reach: Tensor
     sample = torch.arange(len(points), device=points.device).unsqueeze(1) * points.shape[1]
     length = (end - begin).clamp(min=0)
     return Candidates((order + sample).flatten(), (begin + sample).view(-1, 1), length.view(-1, 1))
-
-
-def _number(cell: Tensor, most: int) -> Tensor:
-    number = cell[..., 0]
-    for axis in range(1, cell.shape[-1]):
-        number = number * most + cell[..., axis]
-    return number

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from ..conv.shape import is_symbolic
+from ..._checks import is_symbolic
 from ..graph_cache import capturing
 from .chunks import chunk_values, points_per_chunk
 from .neighbors import FEWEST_FOR_CELLS, nearest

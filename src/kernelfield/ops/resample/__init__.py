@@ -8,9 +8,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from ..._arguments import checked
+from ..._checks import is_symbolic
 from ..._kinds import Int, ListOf
 from ..._object_kinds import TensorOf
-from ..conv.shape import is_symbolic
 from .fft import resample_axis
 from .matrix import apply_along, resample_matrix
 from .reference import resample_reference

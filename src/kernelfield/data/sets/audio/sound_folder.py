@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ...._arguments import checked
 from ...._checks import check_int
-from ...._kinds import Choice, Int
+from ...._kinds import TEXT, Choice, Int
 from ....ops import resample
 from ...base import Batch, Data, Split
 from ...io.files import check_size, decoding, find, find_visible, folder, open_file, read_table
@@ -229,7 +229,7 @@ def magnatagatune(
     return _data("magnatagatune", inputs, target, index, tuple(names[i] for i in common), task="multilabel")
 
 
-@checked(features=Choice(*FEATURES))
+@checked(features=Choice(*FEATURES), group=TEXT | None)
 def wav_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -239,6 +239,7 @@ def wav_folder(
     augment: bool = False,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
+    group: str | None = None,
 ) -> Data:
     """Return the sounds of a folder with one folder per class: ``root/dog/1.wav``, ``root/siren/7.wav``, ….
 
@@ -258,13 +259,15 @@ def wav_folder(
             their length, at random; for "mel" only.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
+        group: regular expression for the part of a file's path that names its group, such as a speaker; a group stays
+            in one part of the data.
 
     Returns:
         Inputs (n, 1, length), stored as 16-bit integers, or (n, 40, frames); classes (n,), the names of the folders,
         sorted.
     """
     where = folder(root, "a folder of sounds for each class")
-    paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed)
+    paths, target, classes, index = list_classes(where, ENDINGS, "sounds", shares, seed, group)
     clips = read_clips(paths, rate, length)
     if features == "raw":
         return _data(where.name, clips, target, index, classes)

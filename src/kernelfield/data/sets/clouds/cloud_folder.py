@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from ...._arguments import checked
+from ...._kinds import TEXT
 from ...base import Data, Split
 from ...io.arrays import finite_array, read_array
 from ...io.files import folder
@@ -29,13 +30,14 @@ __all__ = ["cloud_folder", "draw_points", "read_clouds"]
 ENDINGS = (".off", ".ply", ".npy")
 
 
-@checked()
+@checked(group=TEXT | None)
 def cloud_folder(
     root: str | os.PathLike[str] | None,
     *,
     points: int = 512,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
+    group: str | None = None,
 ) -> Data:
     """Return the point clouds of a folder with one folder per class: ``root/chair/1.off``, ``root/lamp/7.npy``.
 
@@ -50,12 +52,14 @@ def cloud_folder(
         points: points per cloud; twice as many are stored, and training draws a new choice in every epoch.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the points and of the split.
+        group: regular expression for the part of a file's path that names its group, such as an object; a group stays
+            in one part of the data.
 
     Returns:
         Positions (n, 3, points) with coords (n, points, 3) in [-1, 1]; classes (n,), the names of the folders, sorted.
     """
     where = folder(root, "a folder of point clouds for each class")
-    paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed)
+    paths, labels, classes, index = list_classes(where, ENDINGS, "point clouds", shares, seed, group)
     coords = read_clouds(paths, 2 * points, seed)
     none = coords.new_zeros(len(coords), 0, coords.shape[1])
     # Files are normalised as they are read; the transform prepares samples from elsewhere.

@@ -58,7 +58,7 @@ def _build(
         normal = Standardize(tuple(float(s.mean()) for s in sums), tuple(float(s.std()) for s in sums))
     if limit is not None:
         normal = Chain((normal, Clip(limit)))
-    prepare = Chain((CropFlip(padding=padding), normal)) if augment else normal
+    prepare = Chain((CropFlip(max(1, resolution // 8), padding=padding), normal)) if augment else normal
     kept, held = hold_out(train[1], validation, seed)
     splits = [
         Split(x[kept], train[1][kept], prepare=prepare),
@@ -102,7 +102,8 @@ def cifar10(root: str | os.PathLike[str] | None, *, download: bool = False, **op
         form: "image" (n, 3, 32, 32); "gray" (n, 1, 32, 32); "sequence" (n, 3, 1024), sCIFAR10; "gray-sequence"
             (n, 1, 1024), the task Image of the Long Range Arena; "noise-padded" (n, 96, 1000), rows of 32 pixels and
             968 steps of noise, npCIFAR10.
-        augment: whether to shift training images by up to 4 pixels and to mirror them, before they become sequences.
+        augment: whether to shift training images by up to an eighth of their side, 4 of 32 pixels, and to mirror them,
+            before they become sequences.
         padding: values beyond the edge of an augmented image, "zero" or "symmetric".
         resolution: pixels per side; values other than 32 use spectral resampling.
         noise: noise of the noise-padded form, "fresh" or "shared"; see

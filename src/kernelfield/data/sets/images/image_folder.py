@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import struct
 import warnings
@@ -12,11 +13,13 @@ import numpy as np
 import torch
 
 from ...._arguments import checked
+from ...._kinds import SEED, TEXT
 from ...base import Data, Split
 from ...io.cells import compare_names
 from ...io.files import VARIABLE, check_size, decoding, find_visible, folder, is_hidden, max_bytes, open_file
 from ...transforms.batch import Chain, CropFlip, Standardize
-from ...transforms.split import divide
+from ...transforms.group_split import divide_parts, groups_of_files
+from ...transforms.to_sequence import Flatten, pixel_order
 from .deep_pixels import check_black, check_upper_bytes, is_deep, pixel_levels, to_bytes
 
 if TYPE_CHECKING:
@@ -42,7 +45,7 @@ _TURNS = dict(
 PARTS = (("train", "training"), ("val", "valid", "validation"), ("test", "testing"))
 
 
-@checked()
+@checked(permute=SEED | None, group=TEXT | None)
 def image_folder(
     root: str | os.PathLike[str] | None,
     *,
@@ -50,8 +53,11 @@ def image_folder(
     gray: bool | None = None,
     augment: bool = False,
     white: int | None = None,
+    sequence: bool = False,
+    permute: int | None = None,
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
+    group: str | None = None,
 ) -> Data:
     """Return the images of a folder with one folder per class: ``root/cat/1.png``, ``root/dog/7.jpg``, ….
 
@@ -68,29 +74,42 @@ def image_folder(
         augment: whether to shift training images by up to an eighth of their side and to mirror them.
         white: value of white in images with integer pixels of more than 8 bits; by default the largest value of the
             fewest of 8, 10, 12, 14 or 16 bits that hold the pixels of all images. New images have the same white.
+        sequence: whether networks read the pixels row by row, (n, channels, rows · columns).
+        permute: seed of one random order of the pixels, in which networks read them; row by row if not given.
         shares: shares of training, validation and test data, if ``root`` has no folders for them.
         seed: seed of the split.
+        group: regular expression for the part of a file's path that names its group, such as a patient; a group stays
+            in one part of the data.
 
     Returns:
         Inputs (n, 1 or 3, rows, columns), stored as bytes; classes (n,), the names of the folders, sorted.
     """
     where = folder(root, "a folder of images for each class")
-    paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed)
+    paths, labels, classes, index = list_classes(where, ENDINGS, "images", shares, seed, group)
     levels = pixel_levels(_deep_ranges(paths), white)
     images = stack_images(paths, resolution, gray, levels, announce=False)
     seen = [images[index[0], c].float() / 255 for c in range(images.shape[1])]
     deviation = tuple(float(s.std()) or 1.0 for s in seen)
     normal = Standardize(tuple(float(s.mean()) for s in seen), deviation)
     shift = CropFlip(max(1, min(images.shape[2:]) // 8))
-    splits = [
-        Split(images[i], labels[i], prepare=Chain((shift, normal)) if augment and part == 0 else normal)
-        for part, i in enumerate(index)
-    ]
-    return Data.from_splits(where.name, splits, classes=classes, levels=levels)
+    prepare: Any = normal
+    training: Any = Chain((shift, normal)) if augment else normal
+    size = tuple(images.shape[2:])
+    if sequence or permute is not None:
+        size = (math.prod(size),)
+        order = None if permute is None else pixel_order(size[0], permute)
+        prepare, training = Flatten(prepare, order), Flatten(training, order)
+    splits = [Split(images[i], labels[i], prepare=prepare if part else training) for part, i in enumerate(index)]
+    return Data.from_splits(where.name, splits, size=size, classes=classes, levels=levels)
 
 
 def list_classes(
-    where: Path, endings: Sequence[str], what: str, shares: tuple[float, float, float], seed: int
+    where: Path,
+    endings: Sequence[str],
+    what: str,
+    shares: tuple[float, float, float],
+    seed: int,
+    group: str | None = None,
 ) -> tuple[list[Path], Tensor, tuple[str, ...], tuple[Tensor, ...]]:
     """Return the files of a folder with one folder per class, perhaps inside folders of training and test data.
 
@@ -100,6 +119,7 @@ def list_classes(
         what: description of the files, for errors.
         shares: shares of training, validation and test data, if there are no folders for them.
         seed: seed of the split.
+        group: regular expression for the group of a file; see :func:`~.group_split.groups_of_files`.
 
     Returns:
         The paths of all files, their classes (n,), the names of the classes, and the indices of the three splits.
@@ -126,9 +146,9 @@ def list_classes(
     compare_names(classes, f"{where} has classes")
     _compare_files(where, paths, [path for part in found for _, path in part])
     labels = torch.tensor([classes.index(name) for part in found for name, _ in part])
-    counts = [len(part) for part in found]
-    index = divide(labels, shares, seed) if len(counts) == 1 else _index_parts(labels, counts, seed)
-    return [path for part in found for _, path in part], labels, classes, index
+    every = [path for part in found for _, path in part]
+    groups = None if group is None else groups_of_files(every, where, group)
+    return every, labels, classes, divide_parts(labels, [len(part) for part in found], shares, seed, groups=groups)
 
 
 def _compare_files(where: Path, parts: Sequence[Path], read: Sequence[Path]) -> None:
@@ -160,18 +180,6 @@ def list_files(where: Path, endings: Sequence[str], what: str) -> list[tuple[str
     return found
 
 
-def _index_parts(labels: Tensor, counts: Sequence[int], seed: int) -> tuple[Tensor, ...]:
-    """Return the indices of training, validation and test samples; ``counts`` is the number of samples per folder.
-
-    If there are only folders of training and test data, 15 percent of the training samples are held out.
-    """
-    given = torch.arange(len(labels)).split(list(counts))
-    if len(counts) == 3:
-        return tuple(given)
-    train, held, _ = divide(labels[given[0]], (0.85, 0.15, 0.0), seed)
-    return given[0][train], given[0][held], given[1]
-
-
 def stack_images(
     paths: Sequence[Path],
     resolution: int | tuple[int, int] | None,
@@ -187,7 +195,7 @@ def stack_images(
         other = next(i for i, a in enumerate(arrays) if a.shape[:2] != arrays[0].shape[:2])
         raise ValueError(
             f"images must have the same size unless resolution is given, found {arrays[0].shape[:2]} for {paths[0]} "
-            f"and {arrays[other].shape[:2]} for {paths[other]}"
+            f"and {arrays[other].shape[:2]} for {paths[other]}; data.resolution=64 makes them 64×64"
         )
     if gray is None:
         gray = all((a[..., :1] == a).all() for a in arrays)

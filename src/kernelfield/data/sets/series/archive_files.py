@@ -9,7 +9,7 @@ import numpy as np
 
 from ...io.cells import number
 from ...io.files import read_lines, read_table
-from ...transforms.series import Series
+from ...transforms.series import Series, task_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,7 +35,7 @@ def read_tsv(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, 
             series.append(_series([cells], label, path, i, nonfinite))
     if not series:
         raise ValueError(f"{path} must hold a label and a series on each line, found none")
-    return series, _task(s.label for s in series), None
+    return series, task_of(s.label for s in series), None
 
 
 def read_arff(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], str, tuple[str, ...] | None]:
@@ -117,11 +117,3 @@ def _series(channels: Sequence[Sequence[str]], label: str, path: Path, line: int
 
 def _unquoted(text: str) -> str:
     return text.strip().strip("'\"")
-
-
-def _task(labels: object) -> str:
-    try:
-        values = [float(label) for label in labels]  # type: ignore[attr-defined]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"

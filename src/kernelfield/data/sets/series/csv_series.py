@@ -12,13 +12,14 @@ from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
 from ...io.cells import NONFINITE, number
 from ...io.pairs import split_files
-from ...transforms.series import Series, build, samples_like
+from ...transforms.series import Series, build, samples_like, task_of
 from .long_table import (
     LONG,
     aligned,
     cell_label,
     check_ids,
     compare_columns,
+    list_columns,
     query_last,
     query_listed,
     read_cells,
@@ -26,6 +27,7 @@ from .long_table import (
     read_long,
     read_targets,
 )
+from .series_groups import check_group, read_groups, take_column, with_groups
 from .step_columns import step_columns
 from .step_table import are_words, is_counting
 
@@ -49,6 +51,7 @@ ENDINGS = (".csv", ".tsv", ".parquet")
     forecast=SHARE | None,
     unit=POSITIVE | None,
     observed=BOOL | None,
+    group=TEXT | None,
     nonfinite=Choice(*NONFINITE),
 )
 def csv_series(
@@ -65,6 +68,7 @@ def csv_series(
     nonfinite: str = "refuse",
     shares: tuple[float, float, float] = (0.7, 0.15, 0.15),
     seed: int = 0,
+    group: str | None = None,
 ) -> Data:
     """Return the time series of a CSV or parquet file, with labels to predict or with values at other times.
 
@@ -105,23 +109,29 @@ def csv_series(
             column; "missing" counts it as missing.
         shares: shares of training, validation and test data, for one file.
         seed: seed of the split.
+        group: name of a column, of the table or of ``labels``, that names the group of a series, such as a patient or a
+            machine. A group stays in one part of the data; otherwise test series may be those of known patients.
 
     Returns:
         Inputs (n, channels, length), with mask (n, length) and coords (n, length, 1) if needed; classes (n,) or values
         (n, 1). A forecast has ``at`` (n, queries, 1), targets (n, channels, queries) and the task "dense-regression".
     """
     paths = _paths(root)
+    check_group(group, label)
     dense = targets is not None or forecast is not None
     if task != "auto" and (task == "forecast") != dense:
         raise ValueError(f"task must be 'forecast' if and only if targets or forecast is given, got {task!r}")
     if targets is not None and forecast is not None:
         raise ValueError("forecast must be None if targets is given, got both")
     labels_by_id = None if labels is None else read_labels(_relative_to(paths[0], labels), label)
+    groups = {} if labels is None or group is None else read_groups(_relative_to(paths[0], labels), group)
     series: list[list[Series]] = []
     channels: list[str] = []
     columns: Sequence[str] = ()
     for path in paths:
-        part, found, columns = _read_part(path, label, nonfinite, labels_by_id, columns, dense=dense)
+        table = take_column(*read_cells(path), group)
+        part, found, columns = _read_part(path, table[:2], label, nonfinite, labels_by_id, columns, dense=dense)
+        part = part if group is None else with_groups(part, path, group, table, groups)
         channels = channels or found
         _check_known(path, found, channels, paths[0].name)
         series.append([aligned(s, found, channels) for s in part])
@@ -139,7 +149,7 @@ def csv_series(
     if dense:
         task = "dense-regression"
     elif task == "auto":
-        task = _task([s.label for part in series for s in part])
+        task = task_of([s.label for part in series for s in part])
     name = Path(paths[0]).stem if len(paths) == 1 else Path(paths[0]).parent.name
     return build(
         name,
@@ -158,6 +168,7 @@ def csv_series(
 
 def _read_part(
     path: Path,
+    table: tuple[list[str], list[list[str]]],
     label: str,
     nonfinite: str,
     labels_by_id: dict[str, str] | None,
@@ -167,13 +178,13 @@ def _read_part(
 ) -> tuple[list[Series], list[str], Sequence[str]]:
     """Return the series of one file, its channels, and the names of its steps if it is wide.
 
-    Labels come from a column, another file, or are absent. ``columns`` are the names of the steps in training.
+    The table has names and rows. Labels come from a column, another file, or are absent. ``columns`` are the names of
+    the steps in training.
     """
-    names, rows = read_cells(path)
+    names, rows = table
     long = set(names) >= LONG
     if not long and (dense or labels_by_id is not None):
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {shown}")
+        raise ValueError(f"{path}, line 1: expected columns id, time, channel and value, found {list_columns(names)}")
     if long:
         compare_columns(names, label, path)
     if long and (dense or labels_by_id is not None):
@@ -181,11 +192,14 @@ def _read_part(
     if not long and {"id", "time"} <= {name.lower() for name in names}:
         raise ValueError(
             f"{path}, line 1: expected columns id, time, channel and value, one measurement per line, found "
-            f"{', '.join(names[:6])}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
+            f"{list_columns(names)}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
         )
     if label not in names:
-        shown = ", ".join(names[:6]) or "nothing"
-        raise ValueError(f"{path}, line 1: expected column names that include {label!r}, found {shown}")
+        words = [name for name in names if name and not name[-1].isdigit()]
+        raise ValueError(
+            f"{path}, line 1: expected column names that include {label!r}, found {list_columns(names)}; "
+            f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
+        )
     if long:
         return (*read_long(path, names, rows, label, nonfinite), ())
     series, channels = read_wide(path, names, rows, label, nonfinite, columns)
@@ -207,6 +221,7 @@ def csv_samples(
     nonfinite: str = "refuse",
     at: QueryTimes | None = None,
     asked: list[tuple[str, np.ndarray | None]] | None = None,
+    group: str | None = None,
 ) -> Batch | None:
     """Return the series of a CSV file, with or without labels, as samples of a data set to predict.
 
@@ -217,16 +232,15 @@ def csv_samples(
         nonfinite: see :func:`csv_series`.
         at: times at which to predict, for a long table.
         asked: list to which the id and the query times of each series are appended; None if there are no times.
+        group: name of the column of groups, which is ignored.
 
     Returns:
         The samples; None if the file is of neither kind. A wide file must have a column of labels, or several columns
         while the data set has one channel; otherwise its lines may be the steps of one series.
     """
-    names, rows = read_cells(path)
-    labelled = label in names
-    if labelled:
-        place = names.index(label)
-        names, *rows = [[cell for j, cell in enumerate(row) if j != place] for row in (names, *rows)]
+    names, rows, _ = take_column(*read_cells(path), group)
+    names, rows, labels = take_column(names, rows, label)
+    labelled = labels is not None
     if set(names) >= LONG:
         series, channels = read_long(path, names, rows, None, nonfinite)
         _check_channels(path, channels, data)
@@ -236,7 +250,7 @@ def csv_samples(
             asked += [(s.key, s.at) for s in series]
         return samples_like(data, [aligned(s, channels, data.channels) for s in series])
     if "time" in map(str.lower, names) and "time" not in map(str.lower, data.columns):
-        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {', '.join(names[:6])}")
+        raise ValueError(f"{path}, line 1: expected columns id, time and value, found {list_columns(names)}")
     if at is not None:
         raise ValueError(f"file must have columns id, time and value to predict at given times, got {path.name}")
     if not labelled and (data.test.inputs.shape[1] != 1 or len(names) < 2):
@@ -260,7 +274,8 @@ def read_labelled(path: Path, data: Data, source: dict[str, Any]) -> list[Series
     targets, forecast, labels = (source.get(name) for name in ("targets", "forecast", "labels"))
     dense = targets is not None or forecast is not None
     labels_by_id = None if labels is None else read_labels(_relative_to(path, labels), label)
-    series, channels, _ = _read_part(path, label, nonfinite, labels_by_id, data.columns, dense=dense)
+    table = take_column(*read_cells(path), None if source.get("group") is None else str(source["group"]))
+    series, channels, _ = _read_part(path, table[:2], label, nonfinite, labels_by_id, data.columns, dense=dense)
     _check_channels(path, channels, data)
     series = [aligned(s, channels, data.channels) for s in series]
     if forecast is not None:
@@ -359,11 +374,3 @@ def read_wide(
     if not series:
         raise ValueError(f"{path} must hold a series on each line after the first, found none")
     return series, ["value"]
-
-
-def _task(labels: Sequence[str]) -> str:
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"

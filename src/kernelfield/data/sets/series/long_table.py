@@ -25,6 +25,7 @@ __all__ = [
     "cell_label",
     "check_ids",
     "compare_columns",
+    "list_columns",
     "query_last",
     "query_listed",
     "read_cells",
@@ -40,6 +41,16 @@ LONG = {"id", "time", "value"}
 UNITS = ("unit", "units", "uom", "valueuom")
 #: kinds of times
 NUMBER, ZONED, UNZONED = "a number", "a date with a time zone", "a date without a time zone"
+
+
+def list_columns(names: Sequence[str]) -> str:
+    """Return column names as text, for errors: the first three and the last two of more than six.
+
+    >>> list_columns(["t0", "t1", "t2", "t3", "t4", "t5", "class"])
+    't0, t1, t2, …, t5, class'
+    """
+    shown = names if len(names) <= 6 else [*names[:3], "…", *names[-2:]]
+    return ", ".join(shown) or "nothing"
 
 
 def read_cells(path: Path) -> tuple[list[str], list[list[str]]]:
@@ -168,7 +179,7 @@ def read_labels(path: Path, label: str) -> dict[str, str]:
     """Return the labels of series by id, from a file with the columns ``id`` and ``label``."""
     names, rows = read_cells(path)
     if "id" not in names or label not in names:
-        raise ValueError(f"{path}, line 1: expected columns id and {label}, found {', '.join(names[:6]) or 'nothing'}")
+        raise ValueError(f"{path}, line 1: expected columns id and {label}, found {list_columns(names)}")
     place, mark = names.index("id"), names.index(label)
     found: dict[str, str] = {}
     for i, row in enumerate(rows, start=2):
@@ -196,7 +207,7 @@ def read_targets(path: Path, nonfinite: str = "refuse") -> tuple[list[Series], l
     """Return the series of a long table of measurements to predict, and their channels."""
     names, rows = read_cells(path)
     if not set(names) >= LONG:
-        raise ValueError(f"{path}, line 1: expected columns id, time, value, found {', '.join(names[:6]) or 'nothing'}")
+        raise ValueError(f"{path}, line 1: expected columns id, time, value, found {list_columns(names)}")
     return read_long(path, names, rows, None, nonfinite)
 
 
@@ -338,7 +349,7 @@ def read_queries(given: Any) -> QueryTimes:
     names, rows = read_cells(path)
     names = [name.lower() if name.lower() in ("id", "time") else name for name in names]
     if "time" not in names:
-        raise ValueError(f"{path}, line 1: expected a column time, found {', '.join(names[:6]) or 'nothing'}")
+        raise ValueError(f"{path}, line 1: expected a column time, found {list_columns(names)}")
     place = names.index("time")
     lines = [(i, row) for i, row in enumerate(rows, start=2) if row]
     short = next((i for i, row in lines if len(row) != len(names)), None)

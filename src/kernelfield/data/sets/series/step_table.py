@@ -27,6 +27,8 @@ def read_steps(path: Path, nonfinite: str = "refuse", channels: Sequence[str] = 
         channels: names of the channels, if known; a first line of names gives their order in the file.
     """
     names, rows = read_cells(path)
+    if not names:
+        raise ValueError(f"{path} must hold a line for each step, found an empty file")
     cells = list(enumerate(rows, start=2))
     order = None
     if are_words(names):

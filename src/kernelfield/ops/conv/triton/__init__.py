@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from ...._checks import is_symbolic
 from ...architectures import ARCHITECTURES, Architecture, architecture_of
 from ...autograd import bilinear
 from ...backend import unavailable
 from ..direct import direct_conv
 from ..fft import transform_conv, transform_grads
-from ..shape import centres, is_symbolic
+from ..shape import centres
 from .plan import Plan, make_plan
 from .selfcheck import is_refused, refuse, verified_conv, verified_grads
 

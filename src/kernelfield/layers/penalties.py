@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._arguments import checked
-from ..._kinds import NOT_NEGATIVE, POSITIVE, Choice
-from ...fields import Field, FilterNetwork
-from ...masks import GaussianMask
-from .continuous_conv import ContinuousConv
-from .kernel_sampler import recall_kernel, sample_requests
+from .._arguments import checked
+from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
+from ..fields import Field, FilterNetwork
+from ..masks import GaussianMask
+from .continuous.continuous_conv import ContinuousConv
+from .continuous.kernel_sampler import recall_kernel, sample_requests
+from .group.gconv import BaseGroupConv
+from .group.kernel import GroupKernel
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +34,7 @@ def kernel_l2(model: nn.Module) -> Tensor:
 
     This is weight decay for continuous kernels: it penalises the kernel, not the weights of the network that generates
     it. Kernels on groups count as they were rendered. Kernels that the forward pass has sampled inside
-    :func:`sampled_once` are not sampled again.
+    :func:`~kernelfield.layers.continuous.kernel_sampler.sampled_once` are not sampled again.
 
     Args:
         model: any module.
@@ -102,15 +104,11 @@ def _rendered(layer: Any, kernel: nn.Module) -> Tensor:
     return rendered * present * (present.movedim(0, 2) if rendered.shape[3] > 1 else 1)
 
 
-def _group_layers(model: nn.Module) -> list[nn.Module]:
-    from ..group.gconv import BaseGroupConv  # noqa: PLC0415 - it imports this package
-
+def _group_layers(model: nn.Module) -> list[BaseGroupConv]:
     return [module for module in model.modules() if isinstance(module, BaseGroupConv)]
 
 
-def _group_kernels(layer: nn.Module) -> list[nn.Module]:
-    from ..group.kernel import GroupKernel  # noqa: PLC0415
-
+def _group_kernels(layer: nn.Module) -> list[GroupKernel]:
     return [module for module in layer.children() if isinstance(module, GroupKernel)]
 
 
