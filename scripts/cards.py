@@ -43,7 +43,7 @@ STEPS = {
     "ckcnn_copy.copy_100": 1000,
     "ckcnn_adding.adding_100": 1562,
     "full_gcnn_t2.rotmnist": 78,
-    "flextcn_2.smnist": 429,
+    "flextcn_2.smnist": 170,
     "ckcnn_copy.copy_200": 1000,
     "full_gcnn_se2.rotmnist": 60,
     "partial_gcnn_se2.rotmnist": 60,
@@ -88,7 +88,8 @@ Machines: {machines}.
 
 The recipe of a weight is trained on 5 to 100 % of its training samples. Shares are nested, and each has the same
 proportion of every class. Every share gets the same number of steps, rounded to full epochs and fewer than the weight
-had ({shares}), so these scores are below those of the table. {missing}
+had ({shares}), so these scores are below those of the table. Shares with more samples than
+these steps use once have the same score. {missing}
 
 `python scripts/cards.py page` writes this page from `benchmarks/results/cards.json` and `card-shares.json`. `python
 scripts/cards.py shares --accelerator cuda --data FOLDER` measures the missing shares.
@@ -188,7 +189,7 @@ def page(cards: dict[str, Any]) -> str:
         rows=rows,
         machines="; ".join(machines(cards)),
         shares=f"at most {max(steps):,}, stated on each card" if steps else "none yet",
-        missing=f"They are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
+        missing=f"Scores on shares are missing for {left} of {len(cards)} weights, whose cards say so." if left else "",
     )
     for name, card in sorted(cards.items()):
         text += f"\n## {name}\n\n"
@@ -225,16 +226,18 @@ def with_shares(cards: dict[str, Any]) -> dict[str, Any]:
 
 def draw_shares(cards: dict[str, Any], path: Path) -> None:
     """Draw scores against the share of the training data: shares of right answers, and errors."""
+    from matplotlib import colormaps  # noqa: PLC0415
     from matplotlib.figure import Figure  # noqa: PLC0415
     from matplotlib.ticker import LogLocator, StrMethodFormatter  # noqa: PLC0415
 
     shown = [card for _, card in sorted(cards.items()) if "share_steps" in card]
-    figure = Figure(figsize=(10, 4), layout="constrained")
+    figure = Figure(figsize=(10, 5.5), layout="constrained")
     for axes, right in zip(figure.subplots(1, 2), (True, False), strict=True):
-        for card in shown:
-            if (card["metric"] == "accuracy") == right:
-                places = [100 * point["share"] for point in card["data"]]
-                axes.plot(places, [point["score"] for point in card["data"]], "o-", label=card["weight"])
+        lines = [card for card in shown if (card["metric"] == "accuracy") == right]
+        axes.set_prop_cycle(color=colormaps["tab20"].colors if len(lines) > 10 else colormaps["tab10"].colors)
+        for card in lines:
+            places = [100 * point["share"] for point in card["data"]]
+            axes.plot(places, [point["score"] for point in card["data"]], "o-", label=card["weight"])
         axes.set(xscale="log", xlabel="% of the training data", ylabel="accuracy" if right else "error")
         axes.set_xticks([5, 10, 25, 50, 100], ["5", "10", "25", "50", "100"])
         if not right:  # errors of one task may all lie within one power of ten
@@ -243,7 +246,7 @@ def draw_shares(cards: dict[str, Any], path: Path) -> None:
             axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
         axes.minorticks_off()
         if axes.lines:
-            axes.legend(fontsize=6)
+            axes.legend(fontsize=7, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.12))  # below the lines
         axes.grid(alpha=0.3)
     figure.savefig(path, dpi=100)
 

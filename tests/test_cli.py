@@ -112,7 +112,7 @@ def test_streams_of_every_kind_predict_the_same(run: Path, tmp_path: Path, endin
 
 @pytest.mark.parametrize(
     ("lines", "says"),
-    [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 channels"), (["1", "nan"], "sample 2")],
+    [(["1", "a"], "line 2"), (["1", "2 3"], "line 2"), (["1 2"], "1 values per time step"), (["1", "nan"], "sample 2")],
 )
 def test_streams_of_bad_lines(run: Path, lines: list[str], says: str) -> None:
     with pytest.raises(ValueError, match=says):
@@ -329,10 +329,20 @@ def test_own_images_and_series(tmp_path: Path) -> None:
     assert "test accuracy " in call("train", tmp_path / "mine.yaml", "--out", tmp_path / "series", *options)
 
 
+def test_a_named_data_set_is_read_from_the_folder_of_the_option(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 1, 8)), np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", inputs=x, target=y)
+    small = ("--epochs", 1, "--set", "model.channels=4", "--set", "model.blocks=1")
+    call("train", "arrays", "--data", tmp_path / "own.npz", "--out", tmp_path / "run", *small)
+    assert Run(tmp_path / "run").finished
+
+
 def test_exit_codes(tmp_path: Path) -> None:
     message = call("train", "digits", "--set", "training.epoch=3", code=WRONG)
     assert "'epoch' is not a key of training; the closest is 'epochs'" in message
     assert "the closest is 'digits'" in call("train", "digit", code=WRONG)
+    assert "does not exist" in call("train", "missing.csv", code=NO_DATA)
+    assert "--data" in call("train", "smnist", code=NO_DATA)
     assert "root must be the folder that holds MNIST" in call(
         "train", "ch02-smnist-ckcnn-2-30", "--accelerator", "cpu", "--out", tmp_path / "a", code=NO_DATA
     )

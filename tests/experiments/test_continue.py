@@ -150,6 +150,29 @@ def test_times_keep_the_unit_of_the_weights(tmp_path: Path) -> None:
     assert any("unit:" in line for line in said)
 
 
+def test_fine_tuning_on_the_same_file_keeps_its_split(tmp_path: Path) -> None:
+    """Otherwise training samples of the weights would be test samples."""
+    path = tmp_path / "long.csv"
+    rows = [f"{i},{t},{i},{'ab'[i % 2]},m{i // 4}" for i in range(40) for t in range(3)]
+    path.write_text("\n".join(["id,time,value,label,machine", *rows]) + "\n")
+    tiny = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "model.hidden=4", "--accelerator", "cpu")
+    split = ("--set", "data.group=machine", "--set", "data.seed=5")
+    call("train", path, "--epochs", 1, *tiny, *split, "--out", tmp_path / "run")
+    recipe = recipe_for_path(path, start_from=str(tmp_path / "run"))
+    assert (recipe.data["group"], recipe.data["seed"]) == ("machine", 5)
+    (tmp_path / "other.csv").write_text(path.read_text().replace("machine", "engine"))
+    with pytest.warns(UserWarning, match="columns engine are not read"):
+        assert "group" not in recipe_for_path(tmp_path / "other.csv", start_from=str(tmp_path / "run")).data
+    said: list[str] = []
+    again = with_settings(recipe, ["training.epochs=1", "data.seed=6"])
+    fit(again, tmp_path / "again", report=False, on_message=said.append)
+    assert any("test samples may be training samples" in line for line in said)
+    said.clear()
+    fit(with_settings(recipe, ["training.epochs=1"]), tmp_path / "same", report=False, on_message=said.append)
+    assert said
+    assert not any("test samples" in line for line in said)
+
+
 def test_a_run_starts_from_one_beside_it_by_name(old: Run, tmp_path: Path) -> None:
     said: list[str] = []
     recipe = small_recipe("training.start_from=old", "training.epochs=1", "optimizer.lr=1e-9")
@@ -209,6 +232,14 @@ class TestPretrainedStart:
         assert find_start("flextcn_2.smnist", Run(tmp_path / "new")).run == old
         assert find_start("flextcn_2.smnist").run is None
 
+    def test_a_folder_without_a_run(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "flextcn_2.smnist").mkdir()  # such as that of a card
+        assert find_start("flextcn_2.smnist").run is None
+        (tmp_path / "without").mkdir()
+        with pytest.raises(ValueError, match=r"start_from must .*, got .*without.*: the folder has no recipe\.yaml"):
+            find_start(tmp_path / "without")
+
     def test_an_unknown_tag_lists_near_ones(self) -> None:
         with pytest.raises(ValueError, match=r"start_from .*'flextcn_2\.smnist'"):
             find_start("flextcn_2.smnst")
@@ -251,7 +282,7 @@ class TestPretrainedStart:
 
     def test_a_weight_for_other_dimensions_is_refused(self) -> None:
         source = {"name": "chirps", "train": 8}
-        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim"):
+        with pytest.raises(ValueError, match=r"start_from .*'p4cnn\.rotdigits_small'.*dim 2\. preprocessing\("):
             recipe_for(load_source(source, "data"), "own", source, start_from="p4cnn.rotdigits_small")
 
     def test_a_network_that_is_always_dense(self) -> None:

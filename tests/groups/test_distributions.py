@@ -276,3 +276,16 @@ def test_size_is_the_number_of_elements_of_the_next_pass():
         assert distribution.eval().size() == len(distribution(like)[0])
         drawn = isinstance(distribution, (Bernoulli, Independent))
         assert distribution.train().size() == (None if drawn else len(distribution(like)[0]))
+
+
+@pytest.mark.parametrize("make", [lambda: Interval(SO2(), samples=4), lambda: Bernoulli(Mirror())])
+def test_parameters_that_differ_within_vmap_are_refused(make):
+    like, each = torch.zeros(()), [make().eval() for _ in range(2)]
+    parameters, _ = torch.func.stack_module_state(each)
+
+    def elements(own):
+        return functional_call(each[0], own, (like,))[0]
+
+    with pytest.raises(ValueError, match=r"parameters of .* must be the same within torch\.vmap"):
+        torch.vmap(elements)(parameters)
+    torch.testing.assert_close(torch.vmap(lambda x: each[0](x)[0])(torch.zeros(3))[1], each[0](like)[0])

@@ -36,7 +36,10 @@ Settings = Annotated[
         help="Replace a value of the recipe, such as training.epochs=50; may be given several times.",
     ),
 ]
-DataFolder = Annotated[Optional[Path], typer.Option("--data", help="Folder or file of a recipe's data.")]  # noqa: UP045
+DataFolder = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--data", help="Folder or file of the data of a recipe or of a named data set."),
+]
 NewData = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(

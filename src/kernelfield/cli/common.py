@@ -70,18 +70,25 @@ def is_run(name: str) -> bool:
     return (Path(name) / "recipe.yaml").is_file()
 
 
-def recipe_of(name: str, model: str, settings: list[str]) -> Any:
+def recipe_of(name: str, model: str, settings: list[str], folder: Path | None = None, *, download: bool = False) -> Any:
     """Return the recipe of a name, or one for the data of a path or name, with ``settings`` replaced."""
-    return recipe_and_data(name, model, settings)[0]
+    return recipe_and_data(name, model, settings, None, folder, download=download)[0]
 
 
 def recipe_and_data(
-    name: str, model: str, settings: list[str], start_from: str | None = None
+    name: str,
+    model: str,
+    settings: list[str],
+    start_from: str | None = None,
+    folder: Path | None = None,
+    *,
+    download: bool = False,
 ) -> tuple[Any, Data | None]:
     """Return a recipe like :func:`recipe_of`, and its data if the recipe was made from them.
 
-    A network that cannot train on these data raises a ValueError. A network that the recipe names as
-    ``package.module:Class`` is imported, since the user chose this recipe.
+    The files of a named data set are in ``folder``, into which ``download`` fetches missing ones. A network that cannot
+    train on these data raises a ValueError. A network that the recipe names as ``package.module:Class`` is imported,
+    since the user chose this recipe.
     """
     from ..data.registry import list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
@@ -100,7 +107,7 @@ def recipe_and_data(
     elif name in list_data() and find_mapping(name) is None:
         kept = {} if start_from is None else source_of(start_from, name)
         source = {"name": name, **kept, **data_settings(settings)}
-        data = load_source(source, f"data {name!r}")
+        data = load_source(source, f"data {name!r}", folder=absolute_path(folder), download=download)
         chosen = with_settings(recipe_for(data, name, source, model=model, start_from=start_from), settings)
     else:
         named = [f"model.name={model}"] if model else []
@@ -298,7 +305,9 @@ def errors() -> Iterator[None]:
     except FileNotFoundError as error:
         stop(str(error), NO_DATA)
     except ValueError as error:
-        stop(str(error), NO_DATA if str(error).startswith("root must") else WRONG)
+        no_data = str(error).startswith("root must")
+        hint = "; --data names it, and --download fills it if `list data` says so" if no_data else ""
+        stop(str(error) + (hint if str(error).endswith("got None") else ""), NO_DATA if no_data else WRONG)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         stop(f"cannot read or write: {error}", WRONG)
     except OSError as error:

@@ -82,7 +82,7 @@ def sweep(
         from ..experiments.sweep import sweep as run_sweep  # noqa: PLC0415
 
         check_data_folder(recipe, folder)
-        chosen = recipe_of(recipe, model, settings or [])
+        chosen = recipe_of(recipe, model, settings or [], folder, download=download)
         fabric = make_fabric(accelerator)
         with stop_after_step(fabric) as should_stop:
             found = run_sweep(

@@ -95,7 +95,7 @@ def train(
         continued = is_run(recipe)
         if continued:
             recipe, out, folder = _continued(recipe, out, folder, changes)
-        chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from))
+        chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from), folder, download=download)
         if devices > 1 and nodes == 1 and not is_launched():
             # Restarts must use the same folder.
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]

@@ -26,7 +26,7 @@ from .effects import check_effects, effective
 from .recipe import Recipe, recipe_from
 from .recipe_files import parse_value
 from .run import make_network, make_task
-from .start_from import find_start, model_of, source_of
+from .start_from import conversion_hint, find_start, model_of, source_of
 
 if TYPE_CHECKING:
     from ..data.base import Data
@@ -167,10 +167,12 @@ def recipe_for(
 
 def _trained_network(data: Data, start_from: str) -> dict[str, Any]:
     """Return section ``model`` of a recipe: the network of a run or a weight, adapted to these data."""
-    model, there = model_of(start_from), len(find_start(start_from).recipe().shape.size)
+    start, model = find_start(start_from), model_of(start_from)
+    there = len(start.recipe().shape.size)
     if there != data.dim:
         raise ValueError(
             f"start_from must be a network for data of dim {data.dim}, got {start_from!r}, which takes dim {there}"
+            f"{conversion_hint(start)}"
         )
     try:
         fresh = _network(data, model["name"])
@@ -349,7 +351,7 @@ def load_path(
     chosen = {"name": kind, **where, **(source or {})}
     model = str(options.get("model", ""))
     if start_from is not None:
-        chosen = {**source_of(start_from, kind), **chosen}
+        chosen = {**source_of(start_from, kind, where["root"]), **chosen}
         model = model or model_of(start_from)["name"]
     if kind == "wav_folder":
         chosen = _sound_options(Path(path).expanduser(), model, chosen)

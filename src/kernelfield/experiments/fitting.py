@@ -30,7 +30,15 @@ from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task, network_arguments
 from .run_files import FolderLock, write_json
 from .side_by_side import Stepwise, side_by_side
-from .start_from import check_times, find_start, freeze_body, load_weights, size_lines, source_lines
+from .start_from import (
+    check_times,
+    find_start,
+    freeze_body,
+    load_weights,
+    size_lines,
+    source_lines,
+    split_lines,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -172,6 +180,7 @@ def _start(network: torch.nn.Module, recipe: Recipe, run: Run, data: Data) -> li
         lines += load_weights(network, start, classes=data.classes, freeze=settings.freeze)
         lines += [*source_lines(start, recipe.data), *others]
         lines += size_lines(start, network_arguments(recipe, data).get("size"))
+        lines += split_lines(start, recipe, data)
     if settings.freeze:
         freeze_body(network)
     return lines

@@ -159,8 +159,8 @@ def find_recipe(name: str | Path) -> Recipe:
     if mapping is not None:
         known = path.stem if is_file else str(name)
         return recipe_from({"name": known, **mapping}, known)
-    if is_file:
-        raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {path}, which does not exist")
+    if (path.suffix or path.name != str(name)) and not path.exists():
+        raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {name}, which does not exist")
     hint = closest(str(name), list_recipes())
     raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
 

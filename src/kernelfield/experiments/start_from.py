@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..data.metadata import same_samples, samples_record
 from ..data.registry import describe
 from ..models.pretrained import create_from_weight, describe_weight, find_weight, list_weights
 from .datasets import image_layout, sampling_rate
@@ -27,15 +28,16 @@ __all__ = [
     "Start",
     "check_times",
     "classifier_names",
+    "conversion_hint",
     "find_start",
     "freeze_body",
-    "input_options",
     "is_weight",
     "load_weights",
     "model_of",
     "size_lines",
     "source_lines",
     "source_of",
+    "split_lines",
 ]
 
 #: smallest share of copied weights; below it, the source counts as another network
@@ -44,6 +46,8 @@ LEAST_COPIED = 0.1
 MOST_LINES = 8
 #: options of a loader that determine the network's input; they are kept together with its weights
 _FEATURES = ("rate", "features", "resolution", "gray", "observed", "unit", "points", "white")
+#: options of a loader that divide the samples; they are kept for the same file or folder
+_SPLIT = ("group", "shares", "seed")
 #: largest relative difference of two units of time that count as equal
 _UNIT_ROUNDING = 1e-6
 
@@ -105,11 +109,12 @@ def find_start(name: str | Path, run: Run | None = None) -> Start:
     """
     beside = [] if run is None else [run.folder.parent / name]
     for folder in (Path(name), *beside):
-        if folder.is_dir():
+        if Run(folder).exists:
             return Start(str(folder), Run(folder))
     if is_weight(name):
         return Start(str(name))
-    where = f"neither it nor {beside[0]} exists" if beside else "there is no such folder"
+    where = f"neither it nor {beside[0]} is a run" if beside else "there is no such folder"
+    where = "the folder has no recipe.yaml" if Path(name).is_dir() else where
     try:
         find_weight(str(name))
     except ValueError as error:
@@ -221,7 +226,7 @@ def model_of(name: str | Path) -> dict[str, Any]:
     return {key: v for key, v in model.items() if key not in ("in_channels", "out_channels", "size", "dim")}
 
 
-def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
+def source_of(start: Start | str | Path, loader: str, root: str | None = None) -> dict[str, Any]:
     """Return the options with which a loader gives the input that a trained network reads.
 
     Images have the network's size and colours, as sequences of pixels if it reads those; sounds have its rate. For the
@@ -231,6 +236,8 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     Args:
         start: the run or the pretrained weight, or its name.
         loader: name of the loader.
+        root: file or folder of the new training. If it is that of the old one, the options that divide the samples are
+            kept too: otherwise training samples of the weights would become test samples.
 
     >>> source_of("flextcn_2.smnist", "image_folder")
     {'resolution': 28, 'gray': True, 'sequence': True}
@@ -239,18 +246,19 @@ def source_of(start: Start | str | Path, loader: str) -> dict[str, Any]:
     """
     start = start if isinstance(start, Start) else find_start(start)
     recipe = start.recipe()
-    found, data = input_options(recipe), recipe.data
+    found, data = _input_options(recipe), recipe.data
     if data["name"] == loader:
         there = start.preparation()
         found |= {"unit": there.get("unit"), "white": next(iter(there.get("levels", ())[2:]), None)}
         if there.get("unit") is not None and there.get("stored"):
             found["observed"] = there["in_channels"] > there["stored"]["inputs"]["shape"][0]
-        found |= {key: v for key, v in data.items() if key in _FEATURES}
+        kept = (*_FEATURES, *(_SPLIT if root is not None and data.get("root") == root else ()))
+        found |= {key: v for key, v in data.items() if key in kept}
     takes = describe(loader).options
     return {key: v for key, v in found.items() if v is not None and key in takes}
 
 
-def input_options(recipe: Recipe) -> dict[str, Any]:
+def _input_options(recipe: Recipe) -> dict[str, Any]:
     """Return the options of loaders of images or sounds that give inputs like those of a recipe."""
     shape, rate, layout = recipe.shape, sampling_rate(recipe), image_layout(recipe)
     if shape.irregular or shape.vocabulary is not None or shape.task != "classification":
@@ -262,6 +270,13 @@ def input_options(recipe: Recipe) -> dict[str, Any]:
     if len(side) == 1 and shape.in_channels == 1 and rate is not None and rate == int(rate):
         return {"rate": int(rate), "features": "raw", "length": side[0]}
     return {}
+
+
+def conversion_hint(start: Start) -> str:
+    """Return the end of an error about data that do not fit a weight: how to convert images and sounds for it."""
+    if start.run is not None or not _input_options(start.recipe()):
+        return ""
+    return f". preprocessing(create_model({start.name!r}, pretrained=True)) converts images and sounds"
 
 
 def source_lines(start: Start, source: dict[str, Any]) -> list[str]:
@@ -276,6 +291,16 @@ def source_lines(start: Start, source: dict[str, Any]) -> list[str]:
     wanted = source_of(start, source["name"])
     same = [f"data.{key}={str(v).lower()}" for key, v in wanted.items() if source.get(key) == v]
     return [f"  input as for {start.name}: {', '.join(same)}"] if same else []
+
+
+def split_lines(start: Start, recipe: Recipe, data: Data) -> list[str]:
+    """Return a line if the same file or folder is now divided in another way than for the weights."""
+    then, there = start.preparation().get("samples"), start.recipe().data
+    same_place = there.get("name") == recipe.data.get("name") and there.get("root") == recipe.data.get("root")
+    if then is None or there.get("root") is None or not same_place or same_samples(then, samples_record(data)):
+        return []
+    line = f"  samples: {recipe.data['root']} is divided or labelled in another way than for {start.name}"
+    return [f"{line}, so test samples may be training samples of its weights; test on other files"]
 
 
 def check_times(start: Start, data: Data, *, unit_given: bool) -> list[str]:

@@ -15,7 +15,7 @@ from .._signature import takes_argument
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training
-from ..experiments.start_from import find_start, input_options
+from ..experiments.start_from import conversion_hint, find_start
 from ..experiments.task import Task
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models import create_model
@@ -192,11 +192,7 @@ class TrainedNetwork(NetworkArguments, Estimator):
             network.reset_classifier(out)  # type: ignore[operator]
             shape = _output_shape(network, split)
         except (AttributeError, TypeError, RuntimeError, ValueError) as error:
-            what = f"got {self.start_from!r}: {error}"
-            if start.run is None and input_options(start.recipe()):
-                what += (
-                    f". preprocessing(create_model({self.start_from!r}, pretrained=True)) converts images and sounds"
-                )
+            what = f"got {self.start_from!r}: {error}{conversion_hint(start)}"
             raise ValueError(f"start_from must take samples of shape {self._shape_}, {what}") from error
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(

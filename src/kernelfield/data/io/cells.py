@@ -15,7 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-__all__ = ["FLOAT32_MAX", "MISSING", "NONFINITE", "compare_names", "has_zone", "is_date", "number", "time_of"]
+__all__ = [
+    "FLOAT32_MAX",
+    "MISSING",
+    "NONFINITE",
+    "as_float",
+    "compare_names",
+    "has_zone",
+    "is_date",
+    "number",
+    "time_of",
+]
 
 #: texts of a missing value, in lower case
 MISSING = ("", "?", "nan", "na", "null", "none")
@@ -57,7 +67,7 @@ def number(
     if text.lower() in MISSING:
         return math.nan
     place = f"{path}, line {line}" + ("" if column is None else f", column {column}")
-    value = _as_float(text)
+    value = as_float(text)
     if value is None:
         raise ValueError(f"{place}: expected a number for {what}, found {text[:40]!r}")
     if abs(value) <= FLOAT32_MAX:
@@ -70,7 +80,7 @@ def number(
     )
 
 
-def _as_float(text: str) -> float | None:
+def as_float(text: str) -> float | None:
     """Return ``text`` as a number; None if it is not one. Python's own notation 1_000 is not accepted."""
     try:
         return None if "_" in text else float(text)
@@ -104,7 +114,7 @@ def is_date(text: str) -> bool:
     >>> is_date("2007-01-31"), is_date("20.5")
     (True, False)
     """
-    return text.strip().lower() not in MISSING and _as_float(text.strip()) is None
+    return text.strip().lower() not in MISSING and as_float(text.strip()) is None
 
 
 def has_zone(text: str) -> bool:

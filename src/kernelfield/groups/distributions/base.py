@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
 from ..._kinds import PROBABILITY
-from ..._step_hooks import State, differs, on_optimizer_step, state_of
+from ..._step_hooks import State, differs, is_vmapped, on_optimizer_step, state_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -115,6 +115,11 @@ class Distribution(ComputedBuffers):
         return state_of(self.parameters(recurse=False))
 
     def _adapt_if_changed(self) -> None:
+        if is_vmapped(self.parameters(recurse=False)):
+            raise ValueError(
+                f"the parameters of {self} must be the same within torch.vmap, since the number of elements follows "
+                "from them: call the networks one after the other"
+            )
         # A traced graph keeps the number of elements that it was traced with.
         if not torch.compiler.is_compiling() and not self.random and differs(self._adapted_to, self._state()):
             self.adapt_()

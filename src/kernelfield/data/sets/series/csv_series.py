@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,7 +11,7 @@ import numpy as np
 
 from ...._arguments import checked
 from ...._kinds import BOOL, POSITIVE, SHARE, TEXT, Choice
-from ...io.cells import NONFINITE, number
+from ...io.cells import NONFINITE, as_float, number
 from ...io.pairs import split_files
 from ...transforms.series import Series, build, samples_like, task_of
 from .long_table import (
@@ -195,15 +196,29 @@ def _read_part(
             f"{list_columns(names)}; pandas.melt(table, ['id', 'time', …], var_name='channel') gives such a table"
         )
     if label not in names:
-        words = [name for name in names if name and not name[-1].isdigit()]
         raise ValueError(
             f"{path}, line 1: expected column names that include {label!r}, found {list_columns(names)}; "
-            f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
+            f"{_label_hint(names)}"
         )
     if long:
         return (*read_long(path, names, rows, label, nonfinite), ())
     series, channels = read_wide(path, names, rows, label, nonfinite, columns)
     return series, channels, columns or [names[i] for i in step_columns(path, names, rows, names.index(label))]
+
+
+def _label_hint(names: Sequence[str]) -> str:
+    """Return what to do about a first line without the label: name its column, or add a line of names.
+
+    >>> _label_hint(["t0", "t1", "class"])
+    'data.label=class names another column of labels'
+    >>> _label_hint(["0.3", "-1.2", "0.1", "slow"])
+    'it seems to hold values, so add a first line of names'
+    """
+    numbers = [value for name in names if (value := as_float(name)) is not None and math.isfinite(value)]
+    if any(value % 1 for value in numbers) and numbers != sorted(numbers):
+        return "it seems to hold values, so add a first line of names"
+    words = [name for name in names if name and not name[-1].isdigit()]
+    return f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
 
 
 def _relative_to(path: Path, other: str | os.PathLike[str]) -> Path:
