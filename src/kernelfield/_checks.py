@@ -7,6 +7,8 @@ import inspect
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+import torch
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
@@ -60,11 +62,15 @@ def check_positive(name: str, value: Any) -> float:
 
 
 def is_symbolic(*numbers: Any) -> bool:
-    """Return whether any of these numbers is known only at run time, such as a dynamic length under torch.export.
+    """Return whether any of these numbers is known only at run time, such as a dynamic length of a compiled program.
 
     >>> is_symbolic(3, 0.5)
     False
     """
+    if torch.compiler.is_dynamo_compiling():  # it shows symbolic numbers to Python code as plain ones
+        from torch.fx.experimental.symbolic_shapes import has_static_value  # noqa: PLC0415
+
+        return any(isinstance(n, int | float) and not has_static_value(n) for n in numbers)
     return any(type(n).__name__ in ("SymInt", "SymFloat") for n in numbers)
 
 

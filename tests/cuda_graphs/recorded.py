@@ -117,5 +117,8 @@ class RecordingBackend:
     def host_random_state(self) -> Any:
         return python_random_state()
 
+    def follow(self) -> None:
+        pass
+
     def drop(self) -> None:
         pass

@@ -125,6 +125,23 @@ def test_compiles_exports_and_takes_half_precision():
         assert float((y - wanted).detach().norm() / wanted.detach().norm()) < 0.02
 
 
+def test_signals_of_many_lengths_are_compiled_twice():
+    compiled = []
+
+    def count(module, _):
+        compiled.append(module)
+        return module.forward
+
+    kernels = [torch.randn(3, 2, 5), torch.randn(3, 2, 9)]
+    torch.compiler.reset()
+    run = torch.compile(lambda x: conv_bank(x, kernels), backend=count, fullgraph=True)
+    for batch, length in ((2, 40), (3, 50), (1, 300), (2, 64)):
+        x = torch.randn(batch, 2, length)
+        torch.testing.assert_close(run(x), conv_bank(x, kernels), rtol=1e-4, atol=1e-4)
+    torch.compiler.reset()
+    assert len(compiled) <= 3
+
+
 def test_bad_method():
     with pytest.raises(ValueError, match=r"\bmethod must"):
         conv_bank(torch.randn(1, 1, 9), [torch.randn(1, 1, 3)], method="dct")

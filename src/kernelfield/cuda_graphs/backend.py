@@ -38,6 +38,9 @@ class Backend(Protocol):
     def host_random_state(self) -> Any:
         """Return the random states on the host, which a replay cannot advance, in a form that can be compared."""
 
+    def follow(self) -> None:
+        """Make the current stream wait for earlier replays on other streams, which use the same memory."""
+
     def drop(self) -> None:
         """Wait until no graph is running, after which graphs may be dropped."""
 
@@ -49,6 +52,8 @@ class CudaBackend:
         self.device = torch.device("cuda", torch.cuda.current_device())
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = capture_stream()
+        #: the stream of the last replay
+        self._last = self._stream
 
     @contextlib.contextmanager
     def warm_up(self) -> Iterator[None]:
@@ -63,6 +68,12 @@ class CudaBackend:
 
     def host_random_state(self) -> Any:
         return torch.get_rng_state().numpy().tobytes(), *python_random_state()
+
+    def follow(self) -> None:
+        current = torch.cuda.current_stream()
+        if current != self._last:
+            current.wait_stream(self._last)
+            self._last = current
 
     def drop(self) -> None:
         torch.cuda.synchronize()

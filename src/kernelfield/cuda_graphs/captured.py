@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import traceback
+import sys
+import threading
 import types
 import warnings
-from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,20 +16,25 @@ from torch import Tensor
 from .._step_hooks import pause_step_hooks
 from ..layers.continuous.learned_size import DelayedSizes
 from .backend import CudaBackend
+from .graph import Graph, is_nested, nesting
 from .host_calls import HostCalls, NotReady, deferred_calls
+from .host_variables import HostVariables
+from .recording import cause, reason_of, without_autocast_cache
 from .tree import UnsupportedValue, constants, flatten, map_tensors, rebuild, signature
-from .watch import HostVariables, Snapshot, Watch
+from .watch import Snapshot, Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from .backend import Backend
 
 __all__ = ["CaptureWarning", "CapturedFunction"]
 
 #: names of the parts of a graph's key, for messages
-_KEY_PARTS = ("the arguments", "learned sizes", "modes of modules", "options of an optimiser", "gradients")
-#: number of keys after which a function without any graph runs eagerly for good
+_KEY_PARTS = (
+    "the arguments", "learned sizes", "modes of modules", "options of an optimiser", "gradients", "variables",
+)  # fmt: skip
+#: number of keys after which a function without any graph runs eagerly for good; and of new keys one after the other
 _MAX_KEYS = 64
 #: number of recordings to repeat if the function does something for the first time
 _MAX_RETRIES = 10
@@ -38,23 +42,6 @@ _MAX_RETRIES = 10
 
 class CaptureWarning(UserWarning):
     """Warning that a captured function runs eagerly, with the reason."""
-
-
-@dataclass
-class _Graph:
-    """A recording and the tensors at its fixed addresses."""
-
-    replayable: Any
-    inputs: list[Tensor]
-    results: list[Tensor]
-    form: Hashable
-    calls: HostCalls
-    addresses: list[int]
-    #: the gradient of each parameter before and after the function
-    before: list[Tensor | None]
-    after: list[Tensor | None]
-    #: parameters and buffers that the function changes
-    changed: list[Tensor]
 
 
 class CapturedFunction:
@@ -83,6 +70,8 @@ class CapturedFunction:
     ) -> None:
         functools.update_wrapper(self, function, updated=())
         self.function, self.warmup, self.max_graphs, self.enabled = function, warmup, max_graphs, enabled
+        self._name = getattr(function, "__name__", "")
+        self._lock = threading.RLock()
         #: reason why the function runs eagerly; "" if it does not
         self.refusal = ""
         #: number of graphs captured so far
@@ -90,15 +79,14 @@ class CapturedFunction:
         name = getattr(function, "__qualname__", type(function).__name__)
         self._warn, self._make_backend, self._label = warn, backend, label or f"kf.capture: {name}"
         self._backend: Backend | None = None
-        self._graphs: dict[Any, _Graph] = {}
+        self._graphs: dict[Any, Graph] = {}
         self._call_counts: dict[Any, int] = {}
         #: the form of the last result, by arguments
         self._forms: dict[Hashable, Hashable] = {}
-        self._watch = Watch("cuda")
         self._sizes: DelayedSizes | None = None
-        self._measured: Tensor | None = None
-        self._modules = 0
-        self._retries = 0
+        self._start_over()
+        self._variables = HostVariables(function, "cuda")
+        self._retries = self._new_keys = 0
         self._warned: set[str] = set()
 
     @property
@@ -111,6 +99,10 @@ class CapturedFunction:
         """Whether all calls run eagerly from now on."""
         return not self.enabled or bool(self.refusal)
 
+    def __set_name__(self, owner: type, name: str) -> None:
+        """Note the name of a method, under which each instance keeps its captured method."""
+        self._name = name
+
     def __get__(self, instance: Any, owner: type | None = None) -> CapturedFunction:
         """Return the captured method of an instance; each instance has its own graphs."""
         if instance is None:
@@ -119,11 +111,29 @@ class CapturedFunction:
         bound = type(self)(
             types.MethodType(self.function, instance), **options, warn=self._warn, backend=self._make_backend
         )
-        instance.__dict__[self.function.__name__] = bound
+        bound._name = self._name  # noqa: SLF001
+        instance.__dict__[self._name] = bound
         return bound
+
+    def __reduce__(self) -> Any:
+        """Copy and pickle the function without its graphs, a method by its instance and name."""
+        owner = getattr(self.function, "__self__", None)
+        if owner is not None and getattr(owner, "__dict__", {}).get(self._name) is self:
+            return getattr, (owner, self._name)
+        if owner is None and getattr(sys.modules.get(self.__module__), self._name, None) is self:
+            return self._name
+        options: dict[str, Any] = {"warmup": self.warmup, "max_graphs": self.max_graphs, "enabled": self.enabled}
+        options |= {"warn": self._warn, "label": self._label, "backend": self._make_backend}
+        return functools.partial(type(self), **options), (self.function,)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the function. Tensors in the result are detached; a replay returns copies of them."""
+        if is_nested():  # its operations become part of the graph around it
+            return map_tensors(Tensor.detach, self.function(*args, **kwargs))
+        with self._lock:
+            return self._call(args, kwargs)
+
+    def _call(self, args: Any, kwargs: Any) -> Any:
         if not self._prepare():
             return self._eager(args, kwargs)
         try:
@@ -133,7 +143,7 @@ class CapturedFunction:
             return self._eager(args, kwargs)
         if any(t.requires_grad for t in tensors):
             self._refuse("an argument requires a gradient")
-        elif self._sizes is None:
+        elif self._sizes is None or self._addresses != self._watch.addresses():
             return self._discover(tensors, args, kwargs)
         elif None in (sizes := tuple(d.size() for d in self._watch.distributions)):
             self._refuse("the number of elements of a group is drawn at every step")
@@ -163,29 +173,48 @@ class CapturedFunction:
                 self._refuse("several processes train together")
                 return False
             self._backend = (self._make_backend or CudaBackend)()
-            self._watch.device = self._backend.device.type
+            self._watch.device = self._variables.device = self._backend.device.type
         return True
 
     def _eager(self, args: Any, kwargs: Any) -> Any:
         return map_tensors(Tensor.detach, self.function(*args, **kwargs))
 
+    def _start_over(self) -> None:
+        """Forget all modules, parameters and optimisers."""
+        self._watch = Watch("cuda" if self._backend is None else self._backend.device.type)
+        self._measured: Tensor | None = None
+        self._modules = 0
+        self._addresses: list[int] = []
+
     def _discover(self, tensors: Sequence[Tensor], args: Any, kwargs: Any) -> Any:
-        """Run the first call and record the modules, parameters and optimisers that the function uses."""
+        """Run the first call and record the modules, parameters and optimisers that the function uses.
+
+        It is also the first call after parts of a module were moved or replaced.
+        """
         assert self._backend is not None
-        with self._backend.warm_up(), self._watch.calls():
+        if self._sizes is not None:
+            self.reset()
+            self._watch.release()
+            self._start_over()
+            self._sizes = None
+        with self._backend.warm_up(), self._watch.calls(), nesting():
             result = self._eager(args, kwargs)
         device = self._backend.device
+        self._variables.read()
+        self._watch.add_parameters(self._variables.leaves)
         used = {p.device for p in self._watch.parameters} or {t.device for t in tensors if t.device == device}
         if used != {device}:
             where = " and ".join(sorted(map(str, used))) or "the CPU"
             self._refuse(f"parameters and arguments are on {where}, and the current device is {device}")
+        elif any(t.is_inference() for t in (*self._watch.parameters, *self._watch.buffers)):
+            self._refuse("a parameter was made under torch.inference_mode, where torch does not count changes")
         else:
             self._follow_sizes()
         return result
 
     def _follow_sizes(self) -> None:
         """Follow the learned sizes of all parameters that are known now."""
-        self._modules = len(self._watch.parameters)
+        self._modules, self._addresses = len(self._watch.parameters), self._watch.addresses()
         self._sizes = DelayedSizes(self._watch.parameters)
         self._measured = self._sizes.measure()
 
@@ -211,13 +240,12 @@ class CapturedFunction:
         sizes.update()
         gradients = [p.grad for p in watch.parameters]
         absent = tuple([g is None for g in gradients])
+        variables = self._variables.read(watch.settings.hooks())
         key = (
-            (form, signature(tensors)), (sizes.shapes, subsets), watch.modes(), watch.hyperparameters(), absent
+            (form, signature(tensors)), (sizes.shapes, subsets), watch.modes(), watch.hyperparameters(), absent,
+            tuple(variables.items()),
         )  # fmt: skip
         graph = self._graphs.get(key)
-        if graph is not None and graph.addresses != watch.addresses():
-            self.reset()  # parameters were moved or replaced
-            graph = None
         if graph is None and self._is_due(key):
             graph = self._capture(key, tensors, form)
             if self.refusal:
@@ -225,20 +253,23 @@ class CapturedFunction:
                 return self._eager(args, kwargs)
             gradients = [p.grad for p in watch.parameters]
         if graph is None:
-            result = self._warm_up(tensors, form)
+            result = self._warm_up(tensors, form, variables)
             with contextlib.suppress(UnsupportedValue):
                 self._forms[key[0]] = flatten(result)[1]
         else:
             self._graphs[key] = self._graphs.pop(key)  # keep graphs in the order of their last use
-            result = self._replay(graph, tensors, gradients)
+            assert self._backend is not None
+            self._backend.follow()
+            result = graph.replay(watch, tensors, gradients)
         if self._sizes is not None:
             self._sizes.copy_to_host(self._measured)
         return result
 
     def _is_due(self, key: Any) -> bool:
         """Return whether to capture a graph now, after enough calls with this key."""
+        self._new_keys = 0 if key in self._call_counts else self._new_keys + 1
         self._call_counts[key] = self._call_counts.get(key, 0) + 1
-        if len(self._call_counts) > _MAX_KEYS and not self._graphs:
+        if (len(self._call_counts) > _MAX_KEYS and not self._graphs) or self._new_keys > _MAX_KEYS:
             last, previous = list(self._call_counts)[-1], list(self._call_counts)[-2]
             parts = [name for name, a, b in zip(_KEY_PARTS, last, previous, strict=True) if a != b]
             self._refuse(f"{' and '.join(parts) or 'something'} changed in almost every call")
@@ -258,22 +289,29 @@ class CapturedFunction:
         self._call_counts[stale] = 0
         return True
 
-    def _warm_up(self, tensors: list[Tensor], form: Any) -> Any:
+    def _warm_up(self, tensors: list[Tensor], form: Any, variables: dict[str, Hashable]) -> Any:
         """Run a call eagerly, under the conditions of a capture, and check whether it can be captured."""
         assert self._backend is not None
         args, kwargs = rebuild(form, tensors)
-        host, numbers = HostVariables(self.function, self._watch.device), self._backend.host_random_state()
+        watch, numbers, versions = self._watch, self._backend.host_random_state(), _versions(tensors)
+        settings = watch.settings.read()
         kept = {o: o.host_state() for o in self._watch.optimizers.values()}
         snapshot = Snapshot(self._watch)
-        with self._backend.warm_up(), pause_step_hooks(), self._watch.calls():
+        with self._backend.warm_up(), pause_step_hooks(), watch.calls(), nesting():
             result = self._run(args, kwargs)
-        if self._modules != len(self._watch.parameters):
+        now = self._variables.read(watch.settings.hooks())
+        changed = next((name for name, value in variables.items() if name in now and now[name] != value), "")
+        changed = changed or watch.settings.changed(settings)
+        if self._modules != len(watch.parameters):
             self._follow_sizes()
+        self._addresses = watch.addresses()  # the call may have used other modules
         reason = snapshot.rebound()
         if any(o.host_state() != state for o, state in kept.items()):
             reason = "an optimiser keeps its state on the host"
-        elif name := host.changed():
-            reason = f"it changes {name!r}, which a replay would not"
+        elif _versions(tensors) != versions:
+            reason = "it changes an argument in place; return the new values instead"
+        elif changed:
+            reason = f"it changes {changed!r}, which a replay would not"
         elif self._backend.host_random_state() != numbers:
             reason = "it draws random numbers on the host"
         if reason:
@@ -287,7 +325,7 @@ class CapturedFunction:
             self._measured.copy_(measured)
         return result
 
-    def _capture(self, key: Any, tensors: list[Tensor], form: Any) -> _Graph | None:
+    def _capture(self, key: Any, tensors: list[Tensor], form: Any) -> Graph | None:
         backend, watch = self._backend, self._watch
         assert backend is not None
         inputs = [_static(t, backend.device) for t in tensors]
@@ -297,28 +335,29 @@ class CapturedFunction:
             optimizer.fill()
         calls = HostCalls(lambda: 0)
         try:
-            with deferred_calls(lambda: watch.steps) as calls, _no_autocast_cache(watch.device):
-                with pause_step_hooks(), watch.calls(calls):
+            with deferred_calls(lambda: watch.steps) as calls, without_autocast_cache(watch.device):
+                with pause_step_hooks(), watch.calls(calls), nesting():
                     replayable, result = backend.record(lambda: self._run(args, kwargs))
                 calls.close()
             snapshot.check_complete()
             results, result_form = self._check_results(result, key)
-        except Exception as error:
+        except BaseException as error:
             snapshot.restore()
             calls.restore()
-            if isinstance(_cause(error), NotReady) and self._retries < _MAX_RETRIES:
+            if not isinstance(error, Exception):
+                raise
+            if isinstance(cause(error), NotReady) and self._retries < _MAX_RETRIES:
                 self._retries += 1
                 self._call_counts[key] = 0
             else:
-                self._refuse(_reason(error, self.function))
+                self._refuse(reason_of(error, self.function))
             return None
-        graph = _Graph(
+        graph = Graph(
             replayable,
             inputs,
             [t.detach() for t in results],
             result_form,
             calls,
-            watch.addresses(),
             [gradient for _, gradient in snapshot.gradients],
             [p.grad for p in watch.parameters],
             snapshot.changed(),
@@ -340,61 +379,11 @@ class CapturedFunction:
             raise RuntimeError("it returns a Python number that a replay would not compute; return a tensor")
         return results, form
 
-    def _replay(self, graph: _Graph, tensors: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Any:
-        watch = self._watch
-        for call in graph.calls.before:
-            call()
-        for optimizer in watch.optimizers.values():
-            optimizer.fill()
-        with torch.no_grad():
-            for target, tensor in zip(graph.inputs, tensors, strict=True):
-                target.copy_(tensor, non_blocking=True)
-            for now, before, after in zip(gradients, graph.before, graph.after, strict=True):
-                if before is after and now is not before and before is not None and now is not None:
-                    before.copy_(now)  # the graph adds to the gradient at this address, or clears it
-        graph.replayable.replay()
-        for parameter, now, after in zip(watch.parameters, gradients, graph.after, strict=True):
-            if now is not after:
-                parameter.grad = after
-        # A replay does not increment the versions of weights, but caches depend on them.
-        torch.autograd.graph.increment_version(graph.changed)
-        results = [t.clone() for t in graph.results]
-        for call in graph.calls.after:
-            call()
-        return rebuild(graph.form, results)
-
 
 def _static(tensor: Tensor, device: torch.device) -> Tensor:
     """Return a copy on the device, also of a tensor on the host, so that reading its values fails while capturing."""
     return tensor.detach().to(device, copy=True)
 
 
-@contextlib.contextmanager
-def _no_autocast_cache(device: str) -> Iterator[None]:
-    """Turn off autocast's cache, so that the graph casts every weight itself and reuses no cast of earlier calls."""
-    if not torch.is_autocast_enabled(device):
-        yield
-        return
-    before = torch.is_autocast_cache_enabled()
-    torch.clear_autocast_cache()
-    torch.set_autocast_cache_enabled(False)
-    try:
-        yield
-    finally:
-        torch.set_autocast_cache_enabled(before)
-
-
-def _cause(error: BaseException) -> BaseException:
-    """Return the first error of a chain; a failed recording raises a second error when it ends."""
-    while error.__context__ is not None:
-        error = error.__context__
-    return error
-
-
-def _reason(error: BaseException, function: Callable[..., Any]) -> str:
-    """Return the first cause of an error as one line, with the line of the function that raised it."""
-    error = _cause(error)
-    text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-    file = getattr(getattr(function, "__code__", None), "co_filename", None)
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else text
+def _versions(tensors: Sequence[Tensor]) -> list[int]:
+    return [0 if t.is_inference() else t._version for t in tensors]  # noqa: SLF001

@@ -52,13 +52,14 @@ def capture(
     The function may clip gradients, step any optimiser and schedule of torch, use a gradient scaler and update
     :class:`torch.optim.swa_utils.AveragedModel`. Its first ``warmup`` + 1 calls run eagerly and show which modules and
     optimisers it uses. The next call captures it. There is one graph for each combination of argument kinds (structure,
-    shapes, dtypes and plain values), learned sizes and modes of the modules. The optimisers become ``capturable``, but
-    their learning rates stay floats for schedules and for code outside the function.
+    shapes, dtypes and plain values), values of variables that the function reads, learned sizes and modes of the
+    modules. The optimisers become ``capturable``, but their learning rates stay floats for schedules and for code
+    outside the function.
 
     Python inside the function runs only in eager calls. The function must not read values of tensors
-    (``loss.item()``), change Python variables or draw random numbers on the host. Such a function runs eagerly, and so
-    does a function on the CPU; a single :class:`CaptureWarning` gives the reason. A failed capture changes no weights,
-    optimiser states or random states. Results are detached.
+    (``loss.item()``), change its arguments or Python variables, or draw random numbers on the host. Such a function
+    runs eagerly, and so does a function on the CPU; a single :class:`CaptureWarning` gives the reason. A failed capture
+    changes no weights, optimiser states or random states. Results are detached.
 
     Args:
         function: a full step: forward and backward pass and optimiser. Its arguments and results are tensors, plain

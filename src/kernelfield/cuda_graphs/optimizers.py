@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .host_variables import constant
+
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
@@ -18,7 +20,6 @@ __all__ = ["CapturableOptimizer"]
 
 #: state that is kept on the host unless an optimiser is capturable
 _COUNTERS = {"step", "mu_product"}
-_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
 class CapturableOptimizer:
@@ -38,6 +39,10 @@ class CapturableOptimizer:
         self._options: list[dict[str, Any]] = []
         self._rates: list[Tensor | None] = []
         self._floats: list[Any] = []
+        #: the learning rates that are on the device, in a form that can be compared
+        self._seen: list[Any] = []
+        #: versions of the rates on the device when they were put in place
+        self._versions: list[int | None] = []
         self._inside = False
         #: incremented when groups or state of the optimiser are replaced and so have other addresses
         self._generation = 0
@@ -64,6 +69,7 @@ class CapturableOptimizer:
             group.update(changed)
             self._rates.append(rate)
             self._floats.append(None)
+            self._seen.append(None)
             self._move_counters(group)
 
     def _notice_loading(self) -> None:
@@ -73,7 +79,7 @@ class CapturableOptimizer:
         if not same or self.optimizer.state is not self._state:
             self._generation += 1
             self._state = self.optimizer.state
-            self._groups, self._options, self._rates, self._floats = [], [], [], []
+            self._groups, self._options, self._rates, self._floats, self._seen = [], [], [], [], []
 
     def _new_options(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return the options of a group to change, with a tensor as its learning rate."""
@@ -87,7 +93,7 @@ class CapturableOptimizer:
             changed |= {"fused": True, "foreach": False}
         else:
             return changed
-        if not isinstance(group["lr"], Tensor):
+        if not isinstance(group["lr"], Tensor) or group["lr"].device.type != self.device:
             changed["lr"] = torch.tensor(float(group["lr"]), device=group["params"][0].device)
         return changed
 
@@ -99,16 +105,22 @@ class CapturableOptimizer:
                 if isinstance(value, Tensor) and value.dim() == 0 and value.device != p.device:
                     state[name] = value.to(p.device)
 
-    def enter(self, *, recording: bool = False) -> None:
+    def enter(self) -> None:
         """Use learning rates on the device; called before the optimiser's step."""
         self.prepare()
         if not self._inside:
-            if self.fill() and recording:
-                raise RuntimeError("the function sets the learning rate; use a scheduler, or set it outside")
+            self.fill()
             for group, rate in zip(self.optimizer.param_groups, self._rates, strict=True):
                 if rate is not None:
                     group["lr"] = rate
             self._inside = True
+            self._versions = [None if rate is None else rate._version for rate in self._rates]  # noqa: SLF001
+
+    def check_rates(self) -> None:
+        """Raise a RuntimeError if a function that is recorded has set a learning rate."""
+        for group, rate, version in zip(self.optimizer.param_groups, self._rates, self._versions, strict=False):
+            if rate is not None and (group["lr"] is not rate or rate._version != version):  # noqa: SLF001
+                raise RuntimeError("the function sets the learning rate; use a scheduler, or set it outside")
 
     def leave(self) -> None:
         """Restore the user's learning rates; called after the optimiser's step."""
@@ -118,15 +130,17 @@ class CapturableOptimizer:
                     group["lr"] = value
             self._inside = False
 
-    def fill(self) -> bool:
-        """Copy changed learning rates to the device; return whether there were any."""
-        changed = False
+    def fill(self) -> None:
+        """Copy changed learning rates to the device."""
         for i, (group, rate) in enumerate(zip(self.optimizer.param_groups, self._rates, strict=True)):
-            if rate is not None and group["lr"] != self._floats[i]:
-                rate.fill_(group["lr"])
-                self._floats[i] = group["lr"]
-                changed = True
-        return changed
+            if rate is None or self._inside:
+                continue
+            value = group["lr"]
+            self._floats[i] = value
+            seen = constant(value, self.device) if isinstance(value, Tensor) else value
+            if seen != self._seen[i] or (isinstance(value, Tensor) and value.device.type == self.device):
+                rate.fill_(value)
+                self._seen[i] = seen
 
     def hyperparameters(self) -> Hashable:
         """Return the options that are constants of a graph."""
@@ -134,11 +148,12 @@ class CapturableOptimizer:
         found: list[Hashable] = [self._generation]
         for i, group in enumerate(self.optimizer.param_groups):
             on_device = self._rates[i] is not None
-            for name, value in group.items():
-                if isinstance(value, Tensor):
-                    found.append(id(value))
-                elif isinstance(value, _PLAIN) and not (name == "lr" and on_device):
-                    found.append(value)
+            found += map(id, group["params"])
+            found += [
+                constant(value, self.device)
+                for name, value in group.items()
+                if name != "params" and not (name == "lr" and on_device)
+            ]
         return tuple(found)
 
     def host_state(self) -> Any:
@@ -160,7 +175,7 @@ class CapturableOptimizer:
             group.update(options)
             if options.get("capturable") is False and not group.get("fused"):
                 self._move_back(group["params"])
-        self._groups, self._rates, self._options, self._floats = [], [], [], []
+        self._groups, self._rates, self._options, self._floats, self._seen = [], [], [], [], []
 
     def _move_back(self, parameters: list[Tensor]) -> None:
         """Move counters to the host, where optimisers that are not capturable read them in every step."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,10 +16,11 @@ from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from ..layers.pointwise import uses_batch_statistics
 from .captured import CapturedFunction
+from .graph import is_nested
 from .tree import UnsupportedValue, flatten, map_tensors, rebuild
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
     from torch import nn
 
@@ -47,18 +50,21 @@ class CapturedPrediction:
         backend: Callable[[], Backend] | None = None,
     ) -> None:
         self.net, self.max_batch = net, max_batch
+        self._options: dict[str, Any] = {
+            "max_batch": max_batch,
+            "max_graphs": max_graphs,
+            "enabled": enabled,
+            "backend": backend,
+        }
         label = f"kf.capture_prediction: {type(net).__name__}"
         self._captured = CapturedFunction(
             net.__call__, warmup=1, max_graphs=max_graphs, enabled=enabled, label=label, backend=backend
         )
-        self._modules = list(net.modules())
-        layers = [m for m in self._modules if isinstance(m, SampledKernel)]
-        self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], FrozenKernel]]] = [
-            (layer, {}) for layer in layers
-        ]
-        self._versions: list[tuple[int, int]] = []
-        # Padding or splitting the batch would change its statistics.
-        self._whole_batches = uses_batch_statistics(net)
+        self._lock = threading.RLock()
+        self._modules: list[nn.Module] = []
+        self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], FrozenKernel]]] = []
+        self._versions: list[tuple[int, object]] = []
+        self._whole_batches = False
         #: whether an argument or result was neither a tensor, a container of tensors nor a plain value
         self._unknown = False
 
@@ -72,7 +78,10 @@ class CapturedPrediction:
         """Reason why predictions run eagerly; "" if they do not."""
         return self._captured.refusal
 
-    @torch.no_grad()
+    def __reduce__(self) -> Any:
+        """Copy and pickle the network, without frozen kernels and graphs."""
+        return functools.partial(type(self), **self._options), (self.net,)
+
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return the predictions for a batch.
 
@@ -80,7 +89,8 @@ class CapturedPrediction:
             args: inputs of the network; the first axis of tensors is the batch.
             kwargs: options of the network. If there are tensors among them, the batch is neither padded nor divided.
         """
-        with self._evaluating():
+        # Kernels that were made in inference mode could not be replaced in place later.
+        with self._lock, torch.inference_mode(False), torch.no_grad(), self._evaluating():
             if not self._unknown:
                 try:
                     return self._in_parts(args, kwargs)
@@ -118,19 +128,21 @@ class CapturedPrediction:
     @contextlib.contextmanager
     def _evaluating(self) -> Iterator[None]:
         """Put the network in evaluation mode, with frozen kernels, inside the block."""
-        training = [m for m in self._modules if m.training]
+        modules = _modules([self.net])
+        training = [m for m in modules if m.training]
         if training:
             with pause_step_hooks():  # without reading masks: `_refresh` below finds changes without waiting
                 self.net.eval()
         try:
-            self._refresh()
             with contextlib.ExitStack() as stack:
-                for layer, kernels in self._kernels:
-                    stack.enter_context(layer.freezing(kernels))
+                if not is_nested():  # else the kernels become part of a graph around this one, which changes weights
+                    self._refresh(modules)
+                    for layer, kernels in self._kernels:
+                        stack.enter_context(layer.freezing(kernels))
                 yield
         finally:
             for module in training:
-                module.training = True  # not train(), which drops frozen kernels
+                vars(module)["training"] = True  # not train(), which drops frozen kernels
 
     def refresh(self) -> None:
         """Sample the kernels again at the next call, after a change of weights through ``.data``.
@@ -139,11 +151,23 @@ class CapturedPrediction:
         """
         self._versions = [(address, -1) for address, _ in self._versions]
 
-    def _refresh(self) -> None:
+    def _refresh(self, modules: list[nn.Module]) -> None:
         """Sample the frozen kernels again if a weight has changed, in place, because graphs read this memory."""
+        if modules != self._modules:
+            self._modules, known = modules, dict(self._kernels)
+            self._kernels = [(m, known.get(m, {})) for m in modules if isinstance(m, SampledKernel)]
+            # Padding or splitting the batch would change its statistics.
+            self._whole_batches = uses_batch_statistics(self.net)
         # Graphs read all weights. Without graphs, only the weights of frozen kernels matter.
-        tensors = _tensors([layer for layer, _ in self._kernels] if self._captured.is_eager else [self.net])
-        versions = [(t.data_ptr(), t._version) for t in tensors]  # noqa: SLF001
+        owners = _modules([layer for layer, _ in self._kernels]) if self._captured.is_eager else modules
+        versions = [
+            # Changes of inference tensors are not counted, so their kernels are always sampled again.
+            (t.data_ptr(), object() if t.is_inference() else t._version)  # noqa: SLF001
+            for module in owners
+            for part in (module._parameters, module._buffers)  # noqa: SLF001
+            for t in part.values()
+            if t is not None
+        ]
         if versions == self._versions:
             return
         if [address for address, _ in versions] != [address for address, _ in self._versions]:
@@ -161,16 +185,15 @@ class CapturedPrediction:
         self._versions = versions
 
 
-def _tensors(modules: Iterable[nn.Module]) -> list[Tensor]:
-    """Return the parameters and buffers of modules; ``parameters()`` takes ten times as long, at every prediction."""
-    found: list[Tensor | None] = []
-    queue: list[nn.Module | None] = [*modules]
-    for module in queue:
-        if module is not None:
-            found += module._parameters.values()  # noqa: SLF001
-            found += module._buffers.values()  # noqa: SLF001
-            queue += module._modules.values()  # noqa: SLF001
-    return [t for t in found if t is not None]
+def _modules(found: list[nn.Module]) -> list[nn.Module]:
+    """Return modules and all modules inside of them; ``modules()`` takes ten times as long, at every prediction."""
+    known = set(map(id, found))
+    for module in found:
+        for part in module._modules.values():  # noqa: SLF001
+            if part is not None and id(part) not in known:
+                known.add(id(part))
+                found.append(part)
+    return found
 
 
 def _joined(results: list[Any]) -> Any:

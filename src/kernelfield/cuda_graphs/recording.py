@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import traceback
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-__all__ = ["capture", "capture_stream"]
+__all__ = ["capture", "capture_stream", "cause", "reason_of", "without_autocast_cache"]
 
 
 def capture_stream() -> torch.cuda.Stream:
@@ -41,9 +44,40 @@ def capture(work: Callable[[], Any], *, pool: Any, stream: torch.cuda.Stream) ->
         # thread_local lets other threads use the device meanwhile, such as one that pins the memory of batches.
         with torch.cuda.graph(graph, pool=pool, stream=stream, capture_error_mode="thread_local"):
             found = work()
-    except Exception:
+    except BaseException:
         torch.cuda.synchronize()
         # A failed capture leaves the random state in capturing mode, in which eager code cannot draw numbers.
         numbers.graphsafe_set_state(before)
         raise
     return graph, found
+
+
+@contextlib.contextmanager
+def without_autocast_cache(device: str) -> Iterator[None]:
+    """Turn off autocast's cache, so that the graph casts every weight itself and reuses no cast of earlier calls."""
+    if not torch.is_autocast_enabled(device):
+        yield
+        return
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.set_autocast_cache_enabled(before)
+
+
+def cause(error: BaseException) -> BaseException:
+    """Return the first error of a chain; a failed recording raises a second error when it ends."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def reason_of(error: BaseException, function: Callable[..., Any]) -> str:
+    """Return the first cause of an error as one line, with the line of the function that raised it."""
+    error = cause(error)
+    text = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
+    file = getattr(getattr(function, "__code__", None), "co_filename", None)
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+    return f"{text} ({Path(frames[-1].filename).name}:{frames[-1].lineno}: {frames[-1].line})" if frames else text

@@ -1,4 +1,4 @@
-"""The modules, optimisers and host variables that a captured function uses.
+"""The modules and optimisers that a captured function uses.
 
 A function does not declare the modules and optimisers that it uses, so its first calls are watched. Global hooks of
 torch report the modules that it calls and the optimisers that it steps. The hooks are removed at the end of each
@@ -19,12 +19,13 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from ..groups import Distribution
 from ..ops.backend import fast_paths
 from .host_calls import HostCalls, NotReady
+from .host_variables import ModuleSettings
 from .optimizers import CapturableOptimizer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
+    from collections.abc import Callable, Hashable, Iterable, Iterator
 
-__all__ = ["HostVariables", "Snapshot", "Watch"]
+__all__ = ["Snapshot", "Watch"]
 
 
 class Watch:
@@ -44,6 +45,7 @@ class Watch:
         #: number of optimiser steps in this call
         self.steps = 0
         self._known: set[int] = set()
+        self._settings: ModuleSettings | None = None
         self._recording: HostCalls | None = None
 
     @contextlib.contextmanager
@@ -63,6 +65,9 @@ class Watch:
             return hook
 
         self.steps, self._recording = 0, recording
+        if recording is not None:
+            for optimizer in self.optimizers.values():
+                optimizer.enter()  # also code outside the optimiser's step then reads the rate on the device
         handles = [
             register_module_forward_pre_hook(mine(self._before_forward)),
             register_optimizer_step_pre_hook(mine(self._before_step)),
@@ -70,6 +75,8 @@ class Watch:
         ]
         try:
             yield
+            for optimizer in self.optimizers.values() if recording is not None else ():
+                optimizer.check_rates()
         finally:
             for handle in handles:
                 handle.remove()
@@ -112,15 +119,32 @@ class Watch:
             self.optimizers[id(optimizer)] = CapturableOptimizer(optimizer, self.device)
         known = self.optimizers[id(optimizer)]
         self._add(self.parameters, known.parameters)
-        known.enter(recording=self._recording is not None)
+        if self._recording is None:
+            known.enter()
+        else:
+            known.check_rates()
 
     def _after_step(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self.optimizers:
+        if id(optimizer) in self.optimizers and self._recording is None:
             self.optimizers[id(optimizer)].leave()
 
+    @property
+    def settings(self) -> ModuleSettings:
+        """The attributes of all modules."""
+        if self._settings is None:
+            self._settings = ModuleSettings(self.device)
+        if len(self._settings.modules) < len(self.modules):
+            self._settings.add(self.modules[len(self._settings.modules) :])
+        return self._settings
+
+    def add_parameters(self, tensors: Iterable[Tensor]) -> None:
+        """Watch parameters that belong to no module."""
+        self._add(self.parameters, tensors)
+
     def addresses(self) -> list[int]:
-        """Return the addresses of parameters and buffers."""
-        return [t.data_ptr() for t in self.parameters] + [t.data_ptr() for t in self.buffers]
+        """Return the identities of the parts of all modules, and the addresses of parameters and buffers."""
+        parts = self.settings.parts()
+        return parts + [t.data_ptr() for t in self.parameters] + [t.data_ptr() for t in self.buffers]
 
     def modes(self) -> Hashable:
         """Return the settings, besides the arguments, that determine the operations of a step."""
@@ -128,7 +152,10 @@ class Watch:
         return (
             tuple([m.training for m in self.modules]),
             tuple([p.requires_grad for p in self.parameters]),
+            self.settings.read(),
             torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            torch.get_default_dtype(),
             torch.is_autocast_enabled(device) and torch.get_autocast_dtype(device),
             torch.get_float32_matmul_precision(),
             torch.are_deterministic_algorithms_enabled(),
@@ -200,57 +227,3 @@ class Snapshot:
         for optimizer, states in self._optimizers:
             if {p: set(state) for p, state in optimizer.state.items()} != {p: set(s) for p, s in states.items()}:
                 raise NotReady("an optimiser has new state")
-
-
-class HostVariables:
-    """Numbers, containers and CPU tensors in a function's closure, its globals and their attributes.
-
-    A replay does not change them, so a function that changes them is not captured.
-
-    Args:
-        function: the function.
-        device: type of the device that runs graphs; tensors elsewhere belong to the host.
-    """
-
-    def __init__(self, function: Callable[..., Any], device: str) -> None:
-        self.device = device
-        self._before = dict(self._values(function))
-        self._function = function
-
-    def changed(self) -> str:
-        """Return the name of a variable that has changed since the object was made, or ""."""
-        now = dict(self._values(self._function))
-        return next((name for name, value in self._before.items() if name in now and now[name] != value), "")
-
-    def _values(self, function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-        names = dict(_variables(function))
-        for name, value in names.items():
-            yield from self._host_value(name, value)
-            if not type(value).__module__.startswith(("torch", "builtins")) and hasattr(value, "__dict__"):
-                for inner, part in list(vars(value).items()):
-                    yield from self._host_value(f"{name}.{inner}", part)
-
-    def _host_value(self, name: str, value: Any) -> Iterator[tuple[str, Any]]:
-        if isinstance(value, (bool, int, float)):
-            yield name, value
-        elif isinstance(value, Tensor) and value.device.type != self.device:
-            yield name, value._version  # noqa: SLF001
-        elif isinstance(value, (list, dict, set)):
-            yield name, len(value)
-
-
-def _variables(function: Callable[..., Any]) -> Iterator[tuple[str, Any]]:
-    owner = getattr(function, "__self__", None)
-    if owner is not None:
-        yield "self", owner
-    function = getattr(function, "__func__", function)
-    code = getattr(function, "__code__", None)
-    if code is None:
-        return
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
-        with contextlib.suppress(ValueError):  # a cell that is still empty
-            yield name, cell.cell_contents
-    space = function.__globals__
-    for name in code.co_names:
-        if name in space and not isinstance(space[name], type):
-            yield name, space[name]

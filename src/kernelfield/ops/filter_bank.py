@@ -221,7 +221,7 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     tensors = [k.weights if isinstance(k, Dilated) else k for k in kernels]
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
     # An unknown length is replaced by that of a short sound; the order of the methods hardly depends on it.
-    shape = tuple(n if type(n) is int else 4096 if axis >= 2 else 8 for axis, n in enumerate(x.shape))
+    shape = tuple((4096 if axis >= 2 else 8) if is_symbolic(n) else n for axis, n in enumerate(x.shape))
     key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
     if torch.compiler.is_compiling():
         return _cheapest_paths(*key)

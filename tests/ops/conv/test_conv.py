@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -12,6 +12,9 @@ from kernelfield.ops import conv
 from kernelfield.ops.conv import METHODS
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
 from tests.contracts.convolutions import KINDS, Case, ConvContract
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 class TestDirect(ConvContract):
@@ -74,3 +77,21 @@ def test_work_is_counted_in_closed_form() -> None:
     assert work.outputs == 2 * 4 * 10
     assert work.multiplies == work.outputs * 3 * 5
     assert work.products == 2 * 4 * 3 * (12 // 2 + 1)  # transforms of 10 + 2 samples
+
+
+def test_inputs_of_many_lengths_are_compiled_twice() -> None:
+    """Once for the first length, and once for all others: the choice of a method must not depend on the length."""
+    compiled = []
+
+    def count(module: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        compiled.append(module)
+        return module.forward
+
+    torch.compiler.reset()
+    run = torch.compile(lambda x, kernel: conv(x, kernel, groups=2), backend=count, fullgraph=True)
+    kernel = torch.randn(2, 1, 13)
+    for length in (64, 65, 100, 31, 300):
+        x = torch.randn(2, 2, length)
+        torch.testing.assert_close(run(x, kernel), conv(x, kernel, groups=2), rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+    assert len(compiled) == 2
