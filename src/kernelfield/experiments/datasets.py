@@ -12,7 +12,7 @@ from .._arguments import checked
 from .._checks import check_choice
 from .._kinds import POSITIVE, TEXT, Int, Number, PerAxis
 from ..data.base import Data, Split
-from ..data.registry import describe, load
+from ..data.registry import describe, list_data, load
 from ..data.transforms.augment_series import augment_series
 from ..data.transforms.batch import Chain, Subsample, augments
 from ..data.transforms.drop_samples import drop_samples
@@ -109,7 +109,7 @@ def sampling_rate(recipe: Recipe) -> float | None:
     >>> sampling_rate(digits), sampling_rate(replace(digits, data={"name": "wav_folder"}))
     (None, 16000.0)
     """
-    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    options = _loader_options(recipe)
     rate = options.get("rate") or _RATES.get(recipe.data["name"])
     every = options.get("every") or 1
     return None if rate is None or options.get("mfcc") else float(rate) / every
@@ -124,7 +124,7 @@ def image_layout(recipe: Recipe) -> dict[str, Any] | None:
     >>> image_layout(find_recipe("digits"))
     {'image': [16, 16], 'permute': None}
     """
-    options = {**describe(recipe.data["name"]).options, **recipe.data}
+    options = _loader_options(recipe)
     permute = options.get("permute")
     if not (options.get("sequence") or permute is not None or str(options.get("form", "")).endswith("sequence")):
         return None
@@ -132,6 +132,13 @@ def image_layout(recipe: Recipe) -> dict[str, Any] | None:
     if len(recipe.shape.size) != 1 or side * side != recipe.shape.size[0]:
         return None
     return {"image": [side, side], "permute": permute}
+
+
+def _loader_options(recipe: Recipe) -> dict[str, Any]:
+    """Return the options of a recipe's loader, also those that the recipe leaves at their defaults."""
+    # A data set of one's own may be unknown in this process, or given as an object.
+    known = recipe.data["name"] in list_data()
+    return {**(describe(recipe.data["name"]).options if known else {}), **recipe.data}
 
 
 def describe_input(recipe: Recipe, stored: dict[str, Any] | None) -> dict[str, Any]:

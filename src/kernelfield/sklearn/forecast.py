@@ -40,7 +40,7 @@ class CCNNForecaster(PartialFit):
     >>> X = [(t[:12], np.sin(t[:12])) for t in times]
     >>> y = [(t[12:], np.sin(t[12:])) for t in times]
     >>> model = CCNNForecaster(channels=4, blocks=1, epochs=1).fit(X, y)
-    >>> model.predict(X, at=[5.0, 6.0, 7.0]).shape
+    >>> model.predict(X, at=[4.0, 4.5, 5.0]).shape
     (16, 3)
     """
 

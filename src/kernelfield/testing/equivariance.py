@@ -156,6 +156,8 @@ def _equivariance_pairs(
                 raise ValueError(
                     f"x must be a signal that the group acts on, got shape {tuple(x.shape)}: {error}"
                 ) from error
+            except (AttributeError, TypeError) as error:
+                raise TypeError(f"elements must be elements of {group!r}, got {element!r}: {error}") from error
             moves = moves or not torch.equal(moved, x)
             got = model(moved)
             if invariant:
