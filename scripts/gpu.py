@@ -4,6 +4,7 @@
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages tests sizes --limit 600
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages recorded --limits recorded=900
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --total 570 --resume     # again and again, where commands are short
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages tests --at-once 8   # several files of tests at a time
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --quick --limit 60       # tiny shapes, also on a CPU
 
 Needs torch and the packages of the stages (pytest for ``tests``), and installs nothing. Each step runs in its own
@@ -13,6 +14,9 @@ others still run. One line per step says how it ended: ok, failed or out of time
 ``--total`` ends the call in time for a machine on which commands may run for some minutes only. ``--resume`` leaves out
 the steps that earlier calls with the same FOLDER have finished, which ``steps.json`` lists. A step that ran out of time
 starts again, and its benchmark keeps the rows that it has saved.
+
+``--at-once`` runs several files of tests side by side: most of their time is the compilation of kernels on the CPU.
+Benchmarks always run alone.
 
 ``recorded`` measures rows of ``benchmarks/results`` again and fails if one takes 3 % longer than recorded.
 """
@@ -27,6 +31,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -177,6 +182,14 @@ def run(step: Step, folder: Path, limit: float, keep: bool = False) -> tuple[str
     return ended, time.perf_counter() - begin
 
 
+def run_until(end: float, step: Step, options: argparse.Namespace, *, keep: bool) -> tuple[str, float]:
+    """Run one step unless too little time is left before ``end``."""
+    left = end - time.perf_counter()
+    if left <= (LEAST if options.total else 0):
+        return OUT_OF_TIME, 0.0
+    return run(step, options.folder.resolve(), left, keep=keep)
+
+
 def _read(path: Path) -> Any:
     """Return the content of a JSON file; None if there is none, or if its process ended while it wrote."""
     try:
@@ -232,6 +245,7 @@ def main() -> int:
     parser.add_argument("--limits", nargs="*", default=[], metavar="STAGE=SECONDS", help="seconds of single stages")
     parser.add_argument("--total", type=float, help="seconds after which the call ends")
     parser.add_argument("--resume", action="store_true", help="leave out steps that earlier calls have finished")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="files of tests that run side by side")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to test the script; also on a CPU")
     options = parser.parse_args()
     limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)
@@ -247,19 +261,20 @@ def main() -> int:
     failed = 0
     for stage in options.stages:
         end = min(last, time.perf_counter() + limits[stage])
-        for step in steps_of(stage, options.quick):
-            name = f"{stage} {step.name}"
-            before, left = ends.get(name, ""), end - time.perf_counter()
-            if before not in ("", OUT_OF_TIME):
-                failed += before != "ok"
-                continue
-            ended, seconds = OUT_OF_TIME, 0.0
-            if left > (LEAST if options.total else 0):
-                ended, seconds = run(step, options.folder.resolve(), left, keep=before == OUT_OF_TIME)
-            failed += ended != "ok"
-            ends[name] = ended
-            state.write_text(json.dumps(ends, indent=1) + "\n")
-            print(f"{name}: {ended}, {seconds:.0f} s", *step.lines, sep="\n", flush=True)
+        steps = {f"{stage} {step.name}": step for step in steps_of(stage, options.quick)}
+        failed += sum(ends.get(name, "") not in ("", OUT_OF_TIME, "ok") for name in steps)
+        open_steps = [name for name in steps if ends.get(name, "") in ("", OUT_OF_TIME)]
+        with ThreadPoolExecutor(options.at_once if stage == "tests" else 1) as pool:
+            runs = {
+                pool.submit(run_until, end, steps[name], options, keep=ends.get(name) == OUT_OF_TIME): name
+                for name in open_steps
+            }
+            for done in as_completed(runs):
+                name, (ended, seconds) = runs[done], done.result()
+                failed += ended != "ok"
+                ends[name] = ended
+                state.write_text(json.dumps(ends, indent=1) + "\n")
+                print(f"{name}: {ended}, {seconds:.0f} s", *steps[name].lines, sep="\n", flush=True)
     return int(failed > 0)
 
 

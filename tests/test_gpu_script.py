@@ -67,6 +67,21 @@ def test_short_calls_continue_until_all_steps_have_ended(
     assert (tmp_path / "rows.json").read_text() == "xx"
 
 
+def test_files_of_tests_run_side_by_side(
+    gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each of the two steps waits for the file of the other."""
+    wait = "import pathlib, time; pathlib.Path(r'{0}/{1}').touch(); p = pathlib.Path(r'{0}/{2}')\n"
+    wait += "while not p.exists(): time.sleep(0.01)"
+    steps = [gpu.Step(a, ["-c", wait.format(tmp_path, a, b)]) for a, b in (("one", "two"), ("two", "one"))]
+    monkeypatch.setattr(gpu, "steps_of", lambda *_: steps)
+    assert call(gpu, monkeypatch, str(tmp_path), "--stages", "tests", "--at-once", "2", "--limit", "60") == 0
+    assert {line.partition(",")[0] for line in capsys.readouterr().out.splitlines()} == {
+        "tests one: ok",
+        "tests two: ok",
+    }
+
+
 @pytest.mark.parametrize(("factor", "slower"), [(1.02, 0), (1.05, 1), (0.5, 0)])
 def test_recorded_rows_may_take_three_percent_longer(
     gpu: ModuleType, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, factor: float, slower: int

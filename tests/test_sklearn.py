@@ -288,7 +288,8 @@ def test_fitted_samples_keep_the_features_of_the_fit() -> None:
     with torch.no_grad():
         features = (fitted.network_.raw_features(inputs.double()) - fitted.network_.shift) * fitted.network_.scale
     assert features.mean(dim=0).abs().max() < 1e-6
-    np.testing.assert_array_equal(fitted.predict_proba(x)[:2], fitted.predict_proba(x[:2]))
+    # Sums of batches of other sizes are ordered differently on some processors.
+    np.testing.assert_allclose(fitted.predict_proba(x)[:2], fitted.predict_proba(x[:2]), rtol=1e-12)
 
 
 def test_fits_in_threads_equal_sequential_fits() -> None:
