@@ -85,11 +85,11 @@ BENCHMARKS = {
     "prediction": [("prediction", "benchmarks/prediction.py --limit {seconds} --out {json}", "", "")],
     "recorded": [
         ("long_conv", "benchmarks/long_conv.py --seconds {seconds} --json {json}", "", "long-conv-h200.json"),
-        ("ccnn_step", "benchmarks/ccnn_step.py --out {json}", "", "ccnn-step-h200.json"),
+        ("ccnn_step", "benchmarks/ccnn_step.py --out {json}", "--ways fused", "ccnn-step-h200.json"),
         (
             "group_attention",
             "benchmarks/group_attention.py --row 120 --budget {seconds} --json {json}",
-            "",
+            "--methods auto",
             "group_attention-h200.json",
         ),
     ],
