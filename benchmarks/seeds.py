@@ -75,12 +75,13 @@ class Recorder:
         loop = Loop(task, data.train, None, recipe.training, fabric=fabric, on_progress=read)
         steps = loop.steps()
         while True:
-            begun = time.perf_counter()
+            begun, before = time.perf_counter(), loop.state.step
             if next(steps, "end") == "end":
                 return
             now = time.perf_counter()
-            self.times[index].append(now)
-            self.host.append(now - begun)
+            if loop.state.step > before:  # not a batch of the evaluation at the end of the epoch
+                self.times[index].append(now)
+                self.host.append(now - begun)
             yield
 
     def rate(self) -> float:

@@ -47,6 +47,13 @@ def test_rows_are_printed_and_saved_one_by_one(run, script, tmp_path):
         assert any(line.startswith(row["name"]) for line in printed.out.splitlines())
 
 
+def test_seeds_are_timed_alone_and_side_by_side(run, tmp_path):
+    path = tmp_path / "seeds.json"
+    run("seeds", "--quick", "--counts", "1", "2", "--steps", "30", "--compare", "2", "--out", str(path))
+    (case,) = json.loads(path.read_text())["cases"].values()
+    assert [row["difference"] for row in case["rows"].values()] == [0.0, 0.0]
+
+
 def test_fine_tuning_continues_and_chooses_rates_by_validation(run, monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(FOLDER)
     script = importlib.import_module("fine_tuning")
