@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import statistics
 import time
 from dataclasses import replace
@@ -69,7 +70,8 @@ class Recorder:
         """Train, and record every step."""
 
         def read(now: Progress) -> None:
-            self.losses[index].append(now.loss)
+            if not math.isnan(now.loss):  # reports between two readings of the loss have none
+                self.losses[index].append(now.loss)
 
         task = make_task(recipe, make_network(recipe))
         loop = Loop(task, data.train, None, recipe.training, fabric=fabric, on_progress=read)
