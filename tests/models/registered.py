@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,12 @@ class Example:
 
     def __call__(self) -> Tensor:
         return self.network(self.inputs, **self.options)
+
+    def double(self) -> Example:
+        """Return a copy in float64; token ids stay integers."""
+        inputs = self.inputs.double() if self.inputs.is_floating_point() else self.inputs
+        options = {key: value.double() for key, value in self.options.items()}
+        return Example(copy.deepcopy(self.network).double(), inputs, options)
 
 
 def example(name: str, batch: int = 2) -> Example:

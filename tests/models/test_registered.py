@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import re
 
 import pytest
@@ -39,13 +38,11 @@ class TestRegistered:
     def test_predictions_do_not_depend_on_the_batch(self, name: str) -> None:
         if "statistics" in str(configuration(name).arguments.get("norm", "")):
             pytest.skip("normalises by the batch at hand")
-        case = example(name, batch=3)
-        network = copy.deepcopy(case.network).double().eval()
-        options = {key: value.double() for key, value in case.options.items()}
-        inputs = case.inputs.double() if case.inputs.is_floating_point() else case.inputs
+        case = example(name, batch=3).double()
+        network = case.network.eval()
         with torch.no_grad():
-            together = network(inputs, **options)
-            alone = network(inputs[1:2], **{key: value[1:2] for key, value in options.items()})
+            together = case()
+            alone = network(case.inputs[1:2], **{key: value[1:2] for key, value in case.options.items()})
         torch.testing.assert_close(alone, together[1:2], rtol=1e-8, atol=1e-10)
 
     @a_network_of_each_family
@@ -72,8 +69,9 @@ class TestRegistered:
     @pytest.mark.slow
     @pytest.mark.parametrize("name", NAMES)
     def test_compiles(self, name: str) -> None:
-        case = example(name)
-        assert_compiles(case.network.eval(), case.inputs, rtol=1e-3, atol=1e-4, **case.options)
+        # In float64: some gradients are sums that cancel, such as that of a bias before a norm.
+        case = example(name).double()
+        assert_compiles(case.network.eval(), case.inputs, rtol=1e-7, atol=1e-9, **case.options)
 
 
 def test_every_family_has_an_example() -> None:
