@@ -85,8 +85,8 @@ GABOR = ("data.pixels=8192", "optimizer.betas=[0.9, 0.99]")
 THIRDS: dict[str, list[Plan]] = {
     "ccnn": [
         *(
-            Plan(f"ch03-{task}-ccnn-4-140", 40, (*HALF, *BAND, "training.eval_batch=1000", "schedule.warmup=4"))
-            for task in ("scifar10", "pmnist")
+            Plan(f"ch03-{task}-ccnn-4-140", epochs, (*HALF, *BAND, "training.eval_batch=1000", "schedule.warmup=4"))
+            for task, epochs in (("scifar10", 60), ("pmnist", 40))
         ),
         Plan("ch03-smnist-ccnn-4-140", 70, HALF),
         Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
