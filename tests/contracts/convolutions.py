@@ -376,5 +376,6 @@ class ConvContract:
     def test_bad_arguments(self, x: Any, kernel: Any, how: dict[str, Any], error: type[Exception], name: str) -> None:
         x = torch.ones(1, 2, 8) if x is None else x
         kernel = torch.ones(2, 2, 3) if kernel is None else kernel
+        x, kernel = (t.to(self.device) if isinstance(t, torch.Tensor) else t for t in (x, kernel))
         with pytest.raises(error, match=rf"^{name}\b"):
             self.conv(x, kernel, **how)

@@ -47,6 +47,8 @@ CASES = {
     "periodic volume": Case((1, 1, 4, 3, 36), (1, 1, 5, 5, 40), 1, ("periodic", "zero", "periodic")),
 }
 FAST = ("causal line", "line", "plane", "cylinder", "blocks of rows", "volume", "periodic volume")
+#: largest relative error in bfloat16, on tensor cores, where a chain rounds after each of its products
+BFLOAT16 = 1e-2
 every = pytest.mark.parametrize(
     "case", [pytest.param(c, marks=() if n in FAST else pytest.mark.slow) for n, c in CASES.items()], ids=CASES
 )
@@ -89,7 +91,7 @@ def test_every_layout_equals_float64(case: Case, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize(
     ("dtype", "precision", "allowed"),
-    [(torch.bfloat16, "highest", 6e-3), (torch.float32, "high", 2e-3), (torch.float16, "highest", 2e-3)],
+    [(torch.bfloat16, "highest", BFLOAT16), (torch.float32, "high", 2e-3), (torch.float16, "highest", 2e-3)],
     ids=["bfloat16", "float32", "float16"],
 )
 @pytest.mark.parametrize(
@@ -121,7 +123,7 @@ def test_chunks_of_channels_change_nothing(monkeypatch: pytest.MonkeyPatch) -> N
     got, expected = results(case, *case.tensors(torch.bfloat16))
     assert seen == [3, 3]  # forward and backward
     for a, b in zip(got, expected, strict=True):
-        assert (a.double() - b).norm() <= 6e-3 * b.norm()
+        assert (a.double() - b).norm() <= BFLOAT16 * b.norm()
 
 
 @pytest.mark.usefixtures("small")
@@ -133,7 +135,8 @@ def test_a_single_gradient(learned: int) -> None:
     (alone,) = torch.autograd.grad(y.float().square().sum(), tensors[learned])
     exact = [t.detach().double().requires_grad_(i == learned) for i, t in enumerate(tensors)]
     (wanted,) = torch.autograd.grad(conv(*exact, **case.how, method="fft").square().sum(), exact[learned])
-    assert (alone.double() - wanted).norm() <= 1e-2 * wanted.norm()
+    # The gradient has the errors of the output and of its own convolution.
+    assert (alone.double() - wanted).norm() <= 2 * BFLOAT16 * wanted.norm()
 
 
 @st.composite

@@ -52,6 +52,9 @@ def test_every_boundary(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     plan = layout(case)
     if plan is None:
         pytest.skip("a periodic axis of this length has no layout, and uses the FFT")
+    if DEVICE == "cuda":  # in float32 these layouts need more shared memory than a GPU has
+        assert_right(case, torch.bfloat16)
+        return
     for module in (launch, sys.modules[plan_of.__module__]):
         monkeypatch.setattr(module, "plan_of", lambda *args, **limits: plan_of(*args[:-1], torch.bfloat16, **limits))
     assert_right(case)

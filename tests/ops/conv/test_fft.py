@@ -129,7 +129,9 @@ def test_backward_keeps_the_input_and_the_kernel_and_no_spectrum(case: Case, dty
 
 def peak_bytes(call: Callable[[], object]) -> int:
     """Return the most memory in use at once during a call, beyond what was in use before it."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+    cpu = [torch.profiler.ProfilerActivity.CPU]
+    # Without acc_events, torch 2.11 warns that later cycles would clear the events of this one.
+    with torch.profiler.profile(activities=cpu, profile_memory=True, acc_events=True) as profile:
         call()
     changes = [e for e in profile.profiler.kineto_results.events() if e.name() == "[memory]"]
     total = peak = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -208,9 +207,7 @@ def _low_products(largest: tuple[int, ...], most: int) -> list[tuple[int, ...]]:
     found: list[tuple[tuple[int, ...], int]] = [((), 1)]
     for limit in largest:
         found = [
-            ((*ranks, i), product * (i + 1))
-            for ranks, product in found
-            for i in itertools.takewhile(lambda i, p=product: p * (i + 1) <= most, range(limit))  # type: ignore[misc]
+            ((*ranks, i), product * (i + 1)) for ranks, product in found for i in range(min(limit, most // product))
         ]
     return [ranks for ranks, _ in found]
 
