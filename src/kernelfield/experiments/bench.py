@@ -16,13 +16,14 @@ from .datasets import synthetic_data
 from .loop import Loop
 from .recipe import Recipe, find_recipe, with_settings
 from .run import machine, make_network, make_task
+from .side_by_side import matmul_precision
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lightning.fabric import Fabric
 
-__all__ = ["bench_step", "points_of"]
+__all__ = ["bench_step", "points_of", "synthetic_loop"]
 
 
 @checked(
@@ -51,16 +52,9 @@ def bench_step(
         fabric: device; by default the CPU.
     """
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
-    batch = recipe.training.batch
-    # Enough batches to exceed the cache, but few enough to generate quickly.
-    points = points_of(recipe)
-    data = synthetic_data(recipe.shape, samples=4 * batch, points=points)
-    loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
-    device = loop.fabric.device
-    loop.task.train()
-
+    steps, loop = synthetic_loop(recipe, fabric=fabric)
+    batch, device, points = recipe.training.batch, loop.fabric.device, points_of(recipe)
     begun = time.perf_counter()
-    steps = _endless_steps(loop)
 
     def timed(count: int) -> float:
         """Return the mean seconds of ``count`` steps, with one wait for the device at the end."""
@@ -92,7 +86,7 @@ def bench_step(
         "samples_per_second": round(batch / step, 1),
         "spread": round((max(times) - min(times)) / step, 3),
         "settings": settings or [],
-        **({"points": points or data.train.inputs.shape[-1]} if recipe.shape.irregular else {}),
+        **({"points": points or loop.train.inputs.shape[-1]} if recipe.shape.irregular else {}),
         "machine": machine(device),
     }
     if samples:
@@ -100,6 +94,18 @@ def bench_step(
     if device.type == "cuda":
         found["peak_bytes"] = torch.cuda.max_memory_allocated(device)
     return found
+
+
+def synthetic_loop(
+    recipe: Recipe | str, settings: list[str] | None = None, fabric: Fabric | None = None
+) -> tuple[Iterator[None], Loop]:
+    """Return an iterator that trains on synthetic data, one step at a time and without an end, and its loop."""
+    recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
+    # Enough batches to exceed the cache, but few enough to generate quickly.
+    data = synthetic_data(recipe.shape, samples=4 * recipe.training.batch, points=points_of(recipe))
+    loop = Loop(make_task(recipe, make_network(recipe)), data.train, None, recipe.training, fabric=fabric)
+    loop.task.train()
+    return _endless_steps(loop), loop
 
 
 def points_of(recipe: Recipe) -> int | None:
@@ -110,8 +116,9 @@ def points_of(recipe: Recipe) -> int | None:
 
 def _endless_steps(loop: Loop) -> Iterator[None]:
     """Train, and yield after each step."""
-    while True:
-        loop.state.position = 0
-        for item in loop._epoch():  # noqa: SLF001
-            loop._step(item)  # noqa: SLF001
-            yield
+    with matmul_precision(loop.settings.matmul, loop.fabric.device):
+        while True:
+            loop.state.position = 0
+            for item in loop._epoch():  # noqa: SLF001
+                loop._step(item)  # noqa: SLF001
+                yield
