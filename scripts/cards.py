@@ -29,7 +29,7 @@ from kernelfield.models.pretrained import describe_weight, list_weights
 ROOT = Path(__file__).parents[1]
 FILE = ROOT / "benchmarks" / "results" / "cards.json"
 SHARES_FILE = ROOT / "benchmarks" / "results" / "card-shares.json"
-#: steps of each training on a share of the data, cheap networks first; on a CPU a training takes up to some minutes
+#: steps of each training on a share of the data; the last nine networks need a GPU
 STEPS = {
     "ccnn_4_140.digits": 120,
     "gridified_modelnet40.chair_monitor_small": 60,
@@ -45,17 +45,17 @@ STEPS = {
     "full_gcnn_t2.rotmnist": 78,
     "flextcn_2.smnist": 170,
     "ckcnn_copy.copy_200": 1000,
-    "full_gcnn_se2.rotmnist": 60,
-    "partial_gcnn_se2.rotmnist": 60,
-    "full_gcnn_e2.rotmnist": 60,
+    "full_gcnn_se2.rotmnist": 120,
+    "partial_gcnn_se2.rotmnist": 120,
+    "full_gcnn_e2.rotmnist": 120,
     "ckcnn_adding.adding_200": 1562,
-    "ckcnn_copy.copy_1000": 1000,
-    "ckcnn_adding.adding_1000": 1000,
+    "ckcnn_copy.copy_1000": 2000,
+    "ckcnn_adding.adding_1000": 1500,
     "z2cnn.rotmnist": 300,
-    "p4cnn.rotmnist_attentive": 120,
-    "ccnn_4_140.fsdd": 200,
-    "ccnn_4_140.pmnist": 100,
-    "ccnn_4_140.scifar10": 100,
+    "p4cnn.rotmnist_attentive": 200,
+    "ccnn_4_140.fsdd": 250,
+    "ccnn_4_140.pmnist": 1000,
+    "ccnn_4_140.scifar10": 1500,
 }
 #: largest number of validation and of test samples for the scores on shares
 SCORED = 2000
