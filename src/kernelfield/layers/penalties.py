@@ -12,6 +12,7 @@ from .._arguments import checked
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from ..fields import Field, FilterNetwork
 from ..masks import GaussianMask
+from ..ops.sum_of_norms import sum_of_norms
 from .continuous.continuous_conv import ContinuousConv
 from .continuous.kernel_sampler import recall_kernel, sample_requests
 from .group.gconv import BaseGroupConv
@@ -75,10 +76,9 @@ def kernel_norm(model: nn.Module, *, parameters: str = "all") -> Tensor:
     elif parameters == "all":
         generated = {id(p) for m in model.modules() if isinstance(m, Field) for p in m.parameters()}
         others = [p for p in model.parameters() if id(p) not in generated]
-    # Norms are not differentiable at zero. Torch returns a gradient of 0, so biases that start at zero are safe.
-    norms = [kernel.norm() for kernel in _kernels(model)]
-    norms += torch._foreach_norm(others) if others else ()  # noqa: SLF001
-    return torch.stack(norms).sum() if norms else torch.zeros(())
+    # Norms are not differentiable at zero. Their gradient there is 0, so biases that start at zero are safe.
+    counted = [*_kernels(model), *others]
+    return sum_of_norms(counted) if counted else torch.zeros(())
 
 
 def _kernels(model: nn.Module) -> list[Tensor]:

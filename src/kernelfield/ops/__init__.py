@@ -2,7 +2,7 @@
 
 Each operator is a folder. Its ``__init__`` has the function and chooses a path, ``reference`` is the readable formula,
 and ``triton/`` has the GPU kernels. Read ``conv/`` first; the others are ``resample/``, ``points/``, ``fused/``,
-``fieldnet/``, ``attention/``, ``attentive/``, and the file ``filter_bank``. Shared parts:
+``fieldnet/``, ``attention/``, ``attentive/``, and the files ``filter_bank`` and ``sum_of_norms``. Shared parts:
 
 - ``backend`` decides whether Triton kernels run and can turn them off; ``triton_probe`` runs one as a test;
 - ``autograd`` has gradients of every order, ``graph_cache`` has tables that CUDA graphs may read;
