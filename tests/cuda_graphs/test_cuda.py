@@ -175,7 +175,8 @@ def test_networks(name: str) -> None:
         if name == "ccnn":
             net: nn.Module = kf.CCNN(1, 3, dim=2, size=12, channels=8, blocks=2, hidden=8, sigma=0.3)
         elif name == "p4cnn":
-            net = kf.create_model("p4cnn", channels=4, out_channels=3)
+            # Captured convolutions of planes are in channels-last format, in which dropout would draw other values.
+            net = kf.create_model("p4cnn", channels=4, out_channels=3, dropout=0.0)
         else:
             net = kf.FlexNet(1, 3, size=12, channels=8, widths=(1, 2))
         net = net.cuda()
@@ -262,7 +263,8 @@ def test_predictions(name: str) -> None:
             with torch.no_grad():
                 expected = net(x)
             net.train(round_ == 1)
-            torch.testing.assert_close(predict(x), expected, rtol=1e-3, atol=1e-4)
+            # In another memory format cuDNN takes other algorithms, with products of 10 bits (tf32).
+            torch.testing.assert_close(predict(x), expected, rtol=1e-3, atol=1e-4 if name == "ccnn" else 1e-3)
         assert (predict.refusal, predict.graphs) == ("", 3)
         with torch.no_grad():
             for p in net.parameters():
