@@ -16,7 +16,7 @@ the steps that earlier calls with the same FOLDER have finished, which ``steps.j
 starts again, and its benchmark keeps the rows that it has saved.
 
 ``--at-once`` runs several files of tests side by side: most of their time is the compilation of kernels on the CPU.
-Benchmarks always run alone.
+Stage ``warm`` compiles the kernels of the stage ``recorded`` in the same way. Benchmarks always run alone.
 
 ``recorded`` measures rows of ``benchmarks/results`` again and fails if one takes 3 % longer than recorded.
 """
@@ -50,6 +50,7 @@ LIMITS = {
     "sizes": 600.0,
     "loops": 300.0,
     "prediction": 300.0,
+    "warm": 300.0,
     "recorded": 900.0,
     "cards": 600.0,
     "irregular": 300.0,
@@ -71,6 +72,8 @@ TESTS = (
     "tests/models/test_random_kernels.py",
     "tests/test_sklearn_gpu.py",
 )
+#: stages whose steps may run side by side, because they mostly compile
+SIDE_BY_SIDE = ("tests", "warm")
 #: folders whose files are steps of their own, because their kernels take minutes to compile
 LONG_TESTS = ("tests/ops/conv",)
 
@@ -83,6 +86,14 @@ BENCHMARKS = {
     ],
     "loops": [("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "", "")],
     "prediction": [("prediction", "benchmarks/prediction.py --limit {seconds} --out {json}", "", "")],
+    "warm": [
+        *((f"long_conv-{i}", f"benchmarks/long_conv.py --warm {i}/6", "", "") for i in range(6)),
+        *((f"ccnn_step-{i}", f"benchmarks/ccnn_step.py --ways fused --warm {i}/4", "", "") for i in range(4)),
+        *(
+            (f"attention-{name}", f"benchmarks/group_attention.py --methods auto --each 0.01 --match {name}", "", "")
+            for name in ("R4", "R8", "R12", "p4-CNN", "All-CNN")
+        ),
+    ],
     "recorded": [
         ("long_conv", "benchmarks/long_conv.py --seconds {seconds} --json {json}", "", "long-conv-h200.json"),
         ("ccnn_step", "benchmarks/ccnn_step.py --out {json}", "--ways fused", "ccnn-step-h200.json"),
@@ -101,6 +112,7 @@ QUICK = {
     "sizes": "--quick",
     "loops": "--kinds networks --only p4-CNN --batch 2 --ways eager --budget 0.1",
     "prediction": "--only p4-CNN --batch 2 --ways eager,frozen --each 0.1",
+    "attention-p4-CNN": "--quick",
     "long_conv": "--quick",
     "ccnn_step": "--quick",
     "group_attention": "--quick --each 0.01",
@@ -245,7 +257,7 @@ def main() -> int:
     parser.add_argument("--limits", nargs="*", default=[], metavar="STAGE=SECONDS", help="seconds of single stages")
     parser.add_argument("--total", type=float, help="seconds after which the call ends")
     parser.add_argument("--resume", action="store_true", help="leave out steps that earlier calls have finished")
-    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="files of tests that run side by side")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="steps that run side by side")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to test the script; also on a CPU")
     options = parser.parse_args()
     limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)
@@ -264,7 +276,7 @@ def main() -> int:
         steps = {f"{stage} {step.name}": step for step in steps_of(stage, options.quick)}
         failed += sum(ends.get(name, "") not in ("", OUT_OF_TIME, "ok") for name in steps)
         open_steps = [name for name in steps if ends.get(name, "") in ("", OUT_OF_TIME)]
-        with ThreadPoolExecutor(options.at_once if stage == "tests" else 1) as pool:
+        with ThreadPoolExecutor(options.at_once if stage in SIDE_BY_SIDE else 1) as pool:
             runs = {
                 pool.submit(run_until, end, steps[name], options, keep=ends.get(name) == OUT_OF_TIME): name
                 for name in open_steps
