@@ -27,10 +27,10 @@ class RandomFourier(Field):
     Args:
         dim: number of coordinates.
         channels: number of values.
+        features: number of frequencies, each giving a cosine and a sine; half of ``hidden`` if not given.
+        omega_0: standard deviation of the frequencies, in cycles per unit of coordinate.
         hidden: width of the hidden layers.
         layers: number of layers, the features and the last linear map included.
-        omega_0: standard deviation of the frequencies, in cycles per unit of coordinate.
-        features: number of frequencies, each giving a cosine and a sine; half of ``hidden`` if not given.
         activation: activation of the perceptron: "relu", "leaky_relu", "swish", "gelu" or "sine".
         learn_frequencies: whether W and b are learned.
 
@@ -50,10 +50,10 @@ class RandomFourier(Field):
         dim: int,
         channels: int,
         *,
+        features: int | None = None,
+        omega_0: float = 1.0,
         hidden: int = 32,
         layers: int = 3,
-        omega_0: float = 1.0,
-        features: int | None = None,
         activation: str = "gelu",
         learn_frequencies: bool = True,
     ) -> None:

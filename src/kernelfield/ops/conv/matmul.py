@@ -73,20 +73,20 @@ class _Products:
     Args:
         lengths: length of the signal along each axis.
         points: number of kernel points along each axis.
-        dtype: dtype of the products.
-        device: device of the tables.
         causal: as in :func:`kernelfield.ops.conv`.
         periodic: whether each axis is periodic.
+        dtype: dtype of the products.
+        device: device of the tables.
     """
 
     def __init__(
         self,
         lengths: tuple[int, ...],
         points: tuple[int, ...],
-        dtype: torch.dtype,
-        device: torch.device,
         causal: bool,
         periodic: tuple[bool, ...],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         self.lengths, self.points, self.dtype = lengths, points, dtype
         self.centres = centres(points, causal)
@@ -242,7 +242,7 @@ def _find(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool]) -> _Pro
     shapes = tuple(x.shape[2:]), tuple(kernel.shape[2:])
     if not x.numel() or not has_products(*shapes, causal, periodic):
         return None
-    return _products(*shapes, _working_dtype(x), x.device, causal, tuple(periodic))
+    return _products(*shapes, causal, tuple(periodic), _working_dtype(x), x.device)
 
 
 def _conv(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
