@@ -3,6 +3,7 @@
     python scripts/cards.py measure [--accelerator cuda] [--seconds 0.3]          # writes cards.json
     python scripts/cards.py count                            # counts the operations of all cards again, on the CPU
     python scripts/cards.py shares [--accelerator cuda] [--weights A,B] [--limit 120]  # writes card-shares.json
+    python scripts/cards.py add FILE...                      # adds scores that shares --out has written elsewhere
     python scripts/cards.py page                             # writes docs/guides/cards.md and its pictures
 
 The JSON files are in benchmarks/results.
@@ -161,6 +162,17 @@ def shares(
             print(f"{name}: not measured: {error}", flush=True)
 
 
+def add(files: list[Path]) -> None:
+    """Add the scores in other files to ``card-shares.json``, those of weights with all shares only."""
+    found = read_shares_file()
+    for path in files:
+        for name, entry in json.loads(path.read_text(encoding="utf-8")).items():
+            complete = len(entry["points"]) > len(DATA_SHARES)
+            found |= {name: entry} if complete else {}
+            print(name, "added" if complete else f"left out: {len(entry['points'])} shares")
+    SHARES_FILE.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+
+
 def read_shares_file(path: Path = SHARES_FILE) -> dict[str, Any]:
     """Return the measured scores on shares of the data, by weight."""
     return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
@@ -281,7 +293,8 @@ def draw(cards: dict[str, Any], path: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("action", choices=("measure", "count", "shares", "page"))
+    parser.add_argument("action", choices=("measure", "count", "shares", "add", "page"))
+    parser.add_argument("files", nargs="*", type=Path, help="add: files to read")
     parser.add_argument("--accelerator", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--seconds", type=float, default=0.5, help="how long to measure a prediction")
     parser.add_argument("--again", action="store_true", help="measure all weights again, also those that have a card")
@@ -297,6 +310,9 @@ def main() -> None:
         return
     if options.action == "count":
         count()
+        return
+    if options.action == "add":
+        add(options.files)
         return
     if options.action == "shares":
         names = options.weights.split(",")

@@ -5,6 +5,7 @@
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages recorded --limits recorded=900
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --total 570 --resume     # again and again, where commands are short
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages tests --at-once 8   # several files of tests at a time
+    PYTHONPATH=src python3 scripts/gpu.py FOLDER --stages cards band --at-once 8 --data DATA
     PYTHONPATH=src python3 scripts/gpu.py FOLDER --quick --limit 60       # tiny shapes, also on a CPU
 
 Needs torch and the packages of the stages (pytest for ``tests``), and installs nothing. Each step runs in its own
@@ -16,7 +17,9 @@ the steps that earlier calls with the same FOLDER have finished, which ``steps.j
 starts again, and its benchmark keeps the rows that it has saved.
 
 ``--at-once`` runs several files of tests side by side: most of their time is the compilation of kernels on the CPU.
-Stage ``warm`` compiles the kernels of the stage ``recorded`` in the same way. Benchmarks always run alone.
+Stage ``warm`` compiles the kernels of the stage ``recorded`` in the same way. Trainings run side by side too: those on
+shares of the data (``cards``) and those with the published and the default frequencies (``band``). They read MNIST,
+CIFAR-10 and the folder ``fsdd`` in ``--data``. Benchmarks always run alone.
 
 ``recorded`` measures rows of ``benchmarks/results`` again and fails if one takes 3 % longer than recorded.
 """
@@ -52,7 +55,9 @@ LIMITS = {
     "prediction": 300.0,
     "warm": 300.0,
     "recorded": 900.0,
+    "seeds": 200.0,
     "cards": 600.0,
+    "band": 600.0,
     "irregular": 300.0,
 }
 TESTS = (
@@ -72,11 +77,20 @@ TESTS = (
     "tests/models/test_random_kernels.py",
     "tests/test_sklearn_gpu.py",
 )
-#: stages whose steps may run side by side, because they mostly compile
-SIDE_BY_SIDE = ("tests", "warm")
+#: stages whose steps may run side by side, because their times are not compared
+SIDE_BY_SIDE = ("tests", "warm", "cards", "band")
 #: folders whose files are steps of their own, because their kernels take minutes to compile
 LONG_TESTS = ("tests/ops/conv",)
 
+
+#: networks whose shares of the data are trained in one process, one after the other
+SHARED = (
+    "full_gcnn_se2.rotmnist,partial_gcnn_se2.rotmnist,full_gcnn_e2.rotmnist",
+    "ccnn_4_140.pmnist,ccnn_4_140.fsdd,p4cnn.rotmnist_attentive",
+    "ccnn_4_140.scifar10,ckcnn_adding.adding_1000,ckcnn_copy.copy_1000",
+)
+#: recipe, epochs and published frequency scale of networks that are compared with the default of the networks
+BAND = (("smnist", 10, 2976.49), ("cifar10", 24, 4231.57))
 
 #: name, command, arguments of a whole run, and file to compare with, by stage
 BENCHMARKS = {
@@ -104,7 +118,29 @@ BENCHMARKS = {
             "group_attention-h200.json",
         ),
     ],
-    "cards": [("shares", "scripts/cards.py shares --limit {seconds} --out {json}", "--accelerator cuda", "")],
+    "seeds": [("seeds", "benchmarks/seeds.py --out {json}", "--counts 1 3", "")],
+    "cards": [
+        (
+            f"shares-{i}",
+            "scripts/cards.py shares --limit {seconds} --out {json}",
+            f"--accelerator cuda --data {{data}} --runs {{folder}} --weights {names}",
+            "",
+        )
+        for i, names in enumerate(SHARED)
+    ],
+    "band": [
+        (
+            f"{data}-{name}",
+            (
+                f"scripts/results.py ch03-{data}-ccnn-4-140 --results {{folder}}/results --runs {{folder}}/runs"
+                " --data {data} --time-limit {seconds} --set schedule.warmup=2 --set training.eval_batch=1000"
+            ),
+            f"--epochs {epochs} --set model.omega_0={scale}",
+            "",
+        )
+        for data, epochs, published in BAND
+        for name, scale in (("published", published), ("default", "null"))
+    ],
     "irregular": [("irregular", "benchmarks/irregular.py --out {json}", "", "")],
 }
 #: arguments instead of those, with --quick
@@ -116,7 +152,9 @@ QUICK = {
     "long_conv": "--quick",
     "ccnn_step": "--quick",
     "group_attention": "--quick --each 0.01",
-    "shares": "--accelerator cpu --weights ccnn_4_140.digits --steps 1",
+    "seeds": "--quick --counts 1 2 --steps 30",
+    "shares-0": "--accelerator cpu --runs {folder} --weights ccnn_4_140.digits --steps 1",
+    "smnist-default": "--synthetic --epochs 3 --set model.channels=4 --set model.blocks=1",
     "irregular": "--points 200 --network-points 0 --seconds 0.1",
 }
 
@@ -127,8 +165,9 @@ class Step:
 
     Args:
         name: name of the step and of its files.
-        command: arguments of Python. ``{json}`` stands for the step's JSON file, ``{seconds}`` for the time that is
-            left, minus a few seconds in which a benchmark can finish.
+        command: arguments of Python. ``{json}`` stands for the step's JSON file, ``{folder}`` for a folder of its own,
+            ``{data}`` for that of the data sets, and ``{seconds}`` for the time that is left, minus a few seconds in
+            which a benchmark can finish.
         recorded: a file of ``benchmarks/results`` to compare the JSON with.
     """
 
@@ -158,7 +197,7 @@ def _files_of(test: str) -> list[str]:
     return [str(file.relative_to(ROOT)) for file in sorted((ROOT / test).glob("test_*.py"))]
 
 
-def run(step: Step, folder: Path, limit: float, keep: bool = False) -> tuple[str, float]:
+def run(step: Step, folder: Path, limit: float, keep: bool = False, data: Path = Path(".data")) -> tuple[str, float]:
     """Run one step; return how it ended and the seconds it took.
 
     Args:
@@ -166,10 +205,13 @@ def run(step: Step, folder: Path, limit: float, keep: bool = False) -> tuple[str
         folder: of its log and its JSON.
         limit: seconds after which it ends.
         keep: whether to keep the rows of an earlier run, which ran out of time.
+        data: folder of the data sets.
     """
     path = folder / f"{step.name}.json"
-    seconds = f"{max(1.0, limit - 5):.0f}"
-    command = [part.replace("{json}", str(path)).replace("{seconds}", seconds) for part in step.command]
+    values = {"json": path, "folder": folder / step.name, "data": data, "seconds": f"{max(1.0, limit - 5):.0f}"}
+    command = step.command
+    for name, value in values.items():
+        command = [part.replace(f"{{{name}}}", str(value)) for part in command]
     if not keep:
         path.unlink(missing_ok=True)  # rows of an earlier run would be mistaken for those of this one
     begin = time.perf_counter()
@@ -199,7 +241,7 @@ def run_until(end: float, step: Step, options: argparse.Namespace, *, keep: bool
     left = end - time.perf_counter()
     if left <= (LEAST if options.total else 0):
         return OUT_OF_TIME, 0.0
-    return run(step, options.folder.resolve(), left, keep=keep)
+    return run(step, options.folder.resolve(), left, keep=keep, data=options.data.resolve())
 
 
 def _read(path: Path) -> Any:
@@ -258,6 +300,7 @@ def main() -> int:
     parser.add_argument("--total", type=float, help="seconds after which the call ends")
     parser.add_argument("--resume", action="store_true", help="leave out steps that earlier calls have finished")
     parser.add_argument("--at-once", type=int, default=1, metavar="N", help="steps that run side by side")
+    parser.add_argument("--data", type=Path, default=Path(".data"), help="folder of the data sets")
     parser.add_argument("--quick", action="store_true", help="tiny shapes, to test the script; also on a CPU")
     options = parser.parse_args()
     limits = dict.fromkeys(LIMITS, options.limit) if options.limit else dict(LIMITS)

@@ -86,7 +86,7 @@ THIRDS: dict[str, list[Plan]] = {
     "ccnn": [
         *(
             Plan(f"ch03-{task}-ccnn-4-140", epochs, (*HALF, *BAND, "training.eval_batch=1000", "schedule.warmup=4"))
-            for task, epochs in (("scifar10", 60), ("pmnist", 40))
+            for task, epochs in (("scifar10", 40), ("pmnist", 40))
         ),
         Plan("ch03-smnist-ccnn-4-140", 70, HALF),
         Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
