@@ -86,8 +86,9 @@ def evaluation_steps(
         batch: samples per batch.
         precision: returns the context of the forward pass; the context is left before each ``yield``.
     """
-    was_training = task.training
-    task.eval()
+    was_training = task.training or task.network.training
+    if was_training:
+        task.eval()
     device = next(task.network.parameters()).device
     meter = task.meter(device)
     for start in range(0, len(split), batch):
@@ -97,7 +98,8 @@ def evaluation_steps(
         if start == 0 and device.type == "cuda":
             torch.cuda.synchronize(device)  # constants of the split must be ready before another training reads them
         yield
-    task.train(was_training)
+    if was_training:
+        task.train()
     return meter
 
 

@@ -96,7 +96,7 @@ def finish(
         write_rows(run, loop)
     device, state = loop.fabric.device, loop.state
     network = split_over(run.network(recipe).to(device), loop.mesh)
-    task = make_task(recipe, network, data)
+    task = make_task(recipe, network, data).eval()
     batch = recipe.training.eval_batch or recipe.training.batch
     test = data.test.to(device)
     meter = evaluate(task, test, batch)

@@ -165,9 +165,6 @@ class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[mi
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]
     yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012
 
-    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002
-        return True
-
 
 def _mapping(loader: Any, node: Any) -> dict[str, Any]:
     seen: set[str] = set()
@@ -225,7 +222,7 @@ def parse_value(text: str) -> Any:
 
 @checked()
 def write_yaml(mapping: dict[str, Any]) -> str:
-    """Return ``mapping`` as text that :func:`read_yaml` reads back.
+    """Return ``mapping`` as text that :func:`read_yaml` reads back; no list may occur twice in it.
 
     >>> print(write_yaml({"model": {"name": "ccnn", "widths": [1, 2]}, "ema": None}), end="")
     model:

@@ -159,7 +159,8 @@ class _Transform:
         if not self.depthwise or kernel.shape[0] != self.groups or x.numel() == 0:
             return False
         row = self.total * self.dtype.itemsize
-        return x.shape[0] * self.groups * row <= self._budget(x, row)
+        size = x.shape[0] * self.groups * row
+        return size <= CHUNK_BYTES["cpu"] or size <= self._budget(x, row)  # no budget is below that of a CPU
 
     def _plain_grads(
         self, grad: Tensor, x: Tensor, kernel: Tensor, need_x: bool, need_kernel: bool
