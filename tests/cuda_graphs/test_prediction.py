@@ -11,7 +11,9 @@ from torch import Tensor, nn
 
 import kernelfield as kf
 from kernelfield.cuda_graphs import CapturedPrediction, CaptureWarning
+from kernelfield.fields import SIREN
 from kernelfield.layers.continuous.sampled_kernel import SampledKernel
+from kernelfield.layers.group.kernel import GroupKernel
 
 from .recorded import RecordingBackend
 
@@ -119,6 +121,68 @@ def test_kernels_are_frozen_for_every_step_and_only_inside() -> None:
     kernels = dict(predict._kernels)[layer]
     assert set(kernels) == {(1.0,), (0.5,)}
     assert layer.frozen((1.0,), None) is None
+
+
+ON_GROUPS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    "p4-CNN": NETWORKS["p4-CNN"],
+    "partial G-CNN": NETWORKS["partial G-CNN"],
+    "E(2)": (lambda: kf.create_model("full_gcnn_e2", channels=(2, 2, 2, 2), kernel_size=3), (1, 12, 12)),
+    "attentive p4-CNN": (lambda: kf.create_model("p4cnn", channels=2, out_channels=3, attention="full"), (1, 28, 28)),
+    "separable": (
+        lambda: nn.Sequential(
+            kf.LiftingConv(1, 3, group=kf.groups.SO2(), samples=4, kernel_size=3, field=SIREN),
+            kf.SeparableGroupConv(3, 3, group=kf.groups.SO2(), samples=4, kernel_size=3, field=SIREN),
+            kf.GroupPool(over="all"),
+        ),
+        (1, 9, 9),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ON_GROUPS)
+def test_kernels_on_groups_are_frozen_in_eager_predictions(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They follow the weights, also those of distributions over the group, and other layers do not see them."""
+    make, shape = ON_GROUPS[name]
+    net = make()
+    predict, x = predictor(net, enabled=False), torch.randn(3, *shape)
+    sampled: list[GroupKernel] = []
+    sample = GroupKernel._sample
+
+    def counted(kernel: GroupKernel, *elements: Tensor | None, flip: bool) -> tuple[Tensor, bool]:
+        sampled.append(kernel)
+        return sample(kernel, *elements, flip=flip)
+
+    monkeypatch.setattr(GroupKernel, "_sample", counted)
+    predict(x)
+    assert sampled
+    sampled.clear()
+    torch.testing.assert_close(predict(x), predict(x), rtol=0, atol=0)
+    assert not sampled
+    torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+    for parameter in net.parameters():
+        before = truth(net, x)
+        with torch.no_grad():
+            parameter.add_(0.3 * torch.rand_like(parameter))
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-5)
+        assert truth(net, x).shape == before.shape
+    net(x).sum().backward()  # kernels of a training step are not the frozen ones
+    assert all(p.grad is not None for m in net.modules() if isinstance(m, GroupKernel) for p in m.parameters())
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(predict(x), truth(net, x), rtol=1e-4, atol=1e-4)
+
+
+def test_kernels_at_changing_elements_are_not_all_kept() -> None:
+    kernel = GroupKernel(kf.groups.SO2(), SIREN, 2, 2, kernel_size=3)
+    kept: dict[Any, Tensor] = {}
+    with torch.no_grad(), kernel.freezing(kept):
+        for i in range(20):
+            elements = torch.tensor([[0.1 * i]])
+            torch.testing.assert_close(kernel(elements, elements), kernel(elements, elements), rtol=0, atol=0)
+        first = torch.tensor([[0.0]])
+        assert kernel(first, first) is kernel(first, first)
+        assert kernel.flipped(first, first) is not kernel(first, first)
+    assert len(kept) <= 10
+    assert kernel(first, first).requires_grad
 
 
 def test_tensors_as_options_are_not_padded() -> None:

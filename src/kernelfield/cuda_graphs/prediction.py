@@ -14,6 +14,7 @@ from .._arguments import checked
 from .._step_hooks import pause_step_hooks
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
+from ..layers.group.kernel import GroupKernel
 from ..layers.pointwise import uses_batch_statistics
 from .captured import CapturedFunction
 from .graph import is_nested
@@ -63,6 +64,8 @@ class CapturedPrediction:
         self._lock = threading.RLock()
         self._modules: list[nn.Module] = []
         self._kernels: list[tuple[SampledKernel, dict[tuple[float, ...], FrozenKernel]]] = []
+        # A graph samples kernels on groups itself, so that they follow the weights without a new graph.
+        self._group_kernels: list[tuple[GroupKernel, dict[Any, Tensor]]] = []
         self._versions: list[tuple[int, object]] = []
         self._whole_batches = False
         #: whether an argument or result was neither a tensor, a container of tensors nor a plain value
@@ -139,6 +142,8 @@ class CapturedPrediction:
                     self._refresh(modules)
                     for layer, kernels in self._kernels:
                         stack.enter_context(layer.freezing(kernels))
+                    for kernel, kept in self._group_kernels if self._captured.is_eager else ():
+                        stack.enter_context(kernel.freezing(kept))
                 yield
         finally:
             for module in training:
@@ -156,10 +161,12 @@ class CapturedPrediction:
         if modules != self._modules:
             self._modules, known = modules, dict(self._kernels)
             self._kernels = [(m, known.get(m, {})) for m in modules if isinstance(m, SampledKernel)]
+            self._group_kernels = [(m, {}) for m in modules if isinstance(m, GroupKernel)]
             # Padding or splitting the batch would change its statistics.
             self._whole_batches = uses_batch_statistics(self.net)
         # Graphs read all weights. Without graphs, only the weights of frozen kernels matter.
-        owners = _modules([layer for layer, _ in self._kernels]) if self._captured.is_eager else modules
+        layers: list[nn.Module] = [layer for layer, _ in (*self._kernels, *self._group_kernels)]
+        owners = _modules(layers) if self._captured.is_eager else modules
         versions = [
             # Changes of inference tensors are not counted, so their kernels are always sampled again.
             (t.data_ptr(), object() if t.is_inference() else t._version)  # noqa: SLF001
@@ -170,6 +177,8 @@ class CapturedPrediction:
         ]
         if versions == self._versions:
             return
+        for _, kept in self._group_kernels:
+            kept.clear()
         if [address for address, _ in versions] != [address for address, _ in self._versions]:
             self._captured.reset()  # the weights have moved, perhaps to another device
             for _, kernels in self._kernels:
@@ -215,8 +224,8 @@ def capture_prediction(
     larger batch is divided. A network that normalises by batch statistics gets the batch as it is. The call leaves the
     modes of the network and its layers unchanged.
 
-    A network that cannot be captured, or that is on the CPU, runs eagerly with frozen kernels. A single
-    :class:`CaptureWarning` gives the reason.
+    A network that cannot be captured, or that is on the CPU, runs eagerly with frozen kernels, those on groups too. A
+    single :class:`CaptureWarning` gives the reason.
 
     Args:
         net: a network whose inputs and outputs have the batch as their first axis. If it takes or returns objects other

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -17,7 +18,7 @@ from ..kernel_state import in_full_precision, keep_geometry
 from .table_lookup import LookUp, nodes_at
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from ...fields import BSpline, Field
     from ...groups import Group
@@ -26,6 +27,8 @@ __all__ = ["GroupKernel"]
 
 #: kernels and maps with more entries than this are computed at each call, not looked up
 MAX_ENTRIES = 1 << 22
+#: number of kernels, one per choice of elements, that are frozen at most
+MAX_FROZEN = 8
 
 
 class GroupKernel(ComputedBuffers):
@@ -104,6 +107,7 @@ class GroupKernel(ComputedBuffers):
         times = index.shape[1] if index is not None and self.on_nodes else 1
         self.look_up = None if index is None else LookUp(index, times, flip=flip)
         self.register_computed("disc", self._disc())
+        self._frozen: dict[Any, Tensor] | None = None
         self.fan_in = fan_in or in_channels * self.kernel_size**group.dim
         self._scale(self.fan_in)
 
@@ -115,19 +119,39 @@ class GroupKernel(ComputedBuffers):
             in_elements: (n_in, coords) elements; all of a finite group by default. A kernel on space alone ignores them
                 and has n_in = 1.
         """
-        kernel, flipped = self._sample(out_elements, in_elements, flip=False)
-        remember_kernel((self,), kernel)  # for penalties on kernels
-        return kernel.flip(self._axes) if flipped else kernel
+        return self._kept(out_elements, in_elements, flip=False)
 
     def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
-        kernel, flipped = self._sample(out_elements, in_elements, flip=True)
-        remember_kernel((self,), kernel)  # for penalties on kernels
-        return kernel if flipped else kernel.flip(self._axes)
+        return self._kept(out_elements, in_elements, flip=True)
 
-    @property
-    def _axes(self) -> tuple[int, ...]:
-        return tuple(range(4, 4 + self.group.dim))
+    @contextlib.contextmanager
+    def freezing(self, kernels: dict[Any, Tensor]) -> Iterator[None]:
+        """Keep kernels in ``kernels`` at their first use inside the block, and return them in this and later blocks.
+
+        Args:
+            kernels: kept kernels; empty at first. The caller clears it when a parameter has changed.
+        """
+        before, self._frozen = self._frozen, kernels
+        try:
+            yield
+        finally:
+            self._frozen = before
+
+    def _kept(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> Tensor:
+        """Return the kernel, flipped or not, from the frozen ones if it is there."""
+        key, kept = None, self._frozen
+        elements = out_elements, in_elements
+        if kept is not None and all(t is None or t.is_cpu for t in elements):  # reading a GPU's elements would wait
+            key = flip, *(None if t is None else (t.dtype, tuple(t.flatten().tolist())) for t in elements)
+            if key in kept:
+                return kept[key]
+        kernel, flipped = self._sample(out_elements, in_elements, flip=flip)
+        remember_kernel((self,), kernel)  # for penalties on kernels
+        kernel = kernel if flipped == flip else kernel.flip(tuple(range(4, 4 + self.group.dim)))
+        if kept is not None and key is not None and len(kept) < MAX_FROZEN:
+            kept[key] = kernel
+        return kernel
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""
