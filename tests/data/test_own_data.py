@@ -60,6 +60,15 @@ def test_a_training_file_is_read_with_the_test_file_beside_it(ending: str, tmp_p
     torch.testing.assert_close(data.test.inputs[1, 0], torch.arange(6) * -1.0 + 0.1)
 
 
+def test_a_folder_with_arrays_for_training_and_testing(tmp_path: Path) -> None:
+    for name, count in (("train", 20), ("test", 6)):
+        inputs = np.random.default_rng(0).normal(size=(count, 2, 5)).astype(np.float32)
+        np.savez(tmp_path / f"{name}.npz", inputs=inputs, target=np.arange(count) % 2)
+    kind, options = own_data(tmp_path)
+    data = load(kind, **options)
+    assert (kind, len(data.train) + len(data.validation), len(data.test)) == ("arrays", 20, 6)
+
+
 def test_pairs_of_train_and_test_files_are_found_by_name(tmp_path: Path) -> None:
     for name in (
         "Train.csv",

@@ -27,7 +27,7 @@ from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, with_settings
-from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file, read_samples
+from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file
 from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import export_network, read_metadata
 from kernelfield.streaming import ExportedStream
@@ -83,7 +83,8 @@ def write_images(folder: Path, rows: int, columns: int, odd: bool = False) -> Pa
 
 
 def of(recipe: Recipe, path: Path, data: Data | None = None) -> Batch:
-    return read_samples(path, recipe, recipe_data(recipe) if data is None else data)
+    data = recipe_data(recipe) if data is None else data
+    return prepare_samples(read_file(path, recipe, data), data)
 
 
 def same(found: Batch, split_batch: Batch) -> None:
@@ -395,8 +396,7 @@ def test_arrays_of_sounds_are_padded_and_cut_as_files_are(sound_run: Path, tmp_p
     np.save(tmp_path / "tone.npy", samples.numpy())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the file is cut off
-        wanted = read_samples(path, run.recipe, run.data).inputs
-        stored = read_samples(tmp_path / "tone.npy", run.recipe, run.data).inputs
+        wanted, stored = (of(run.recipe, file, run.data).inputs for file in (path, tmp_path / "tone.npy"))
     assert wanted.shape[-1] == 1712
     torch.testing.assert_close(stored, wanted)
     with pytest.warns(UserWarning, match="padded with silence" if seconds < 0.1 else "the rest is cut off"):
@@ -595,7 +595,7 @@ def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) ->
     data = recipe_data(run.recipe)
     stored = torch.cat([data.train.inputs, data.validation.inputs, data.test.inputs])
     path = tmp_path / "scans" / "light" / "3.png"
-    found = read_samples(path, run.recipe, run.data)
+    found = of(run.recipe, path, run.data)
     assert torch.equal(
         found.inputs, data.test.prepare(Batch(stored[stored[:, 0, 0, 0] == stored.max()][:1]), False).inputs
     )

@@ -12,7 +12,7 @@ __all__ = ["CCNNClassifier", "CCNNRegressor", "RandomKernelClassifier", "RandomK
 
 
 class _Network(NetworkArguments):
-    """What aeon is told of the estimators that train a network."""
+    """Tags and test parameters for aeon of the estimators that train a network."""
 
     _TEST_PARAMS: ClassVar[dict[str, Any]] = {
         "channels": 4, "blocks": 1, "epochs": 1, "networks": 1, "random_kernels": 10, "device": "cpu"
@@ -21,7 +21,7 @@ class _Network(NetworkArguments):
 
 
 class _Kernels(KernelArguments):
-    """What aeon is told of the estimators of random kernels."""
+    """Tags and test parameters for aeon of the estimators of random kernels."""
 
     _TEST_PARAMS: ClassVar[dict[str, Any]] = {"kernels": 10}
     _tags: ClassVar[dict[str, Any]] = {"algorithm_type": "convolution"}
@@ -46,7 +46,7 @@ class CCNNClassifier(_Network, ContinuedClassifier):
 
 
 class CCNNRegressor(_Network, ContinuedRegressor):
-    """A trained network as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.CCNNClassifier`.
+    """A trained network as an aeon regressor, with the arguments of :class:`kernelfield.sklearn.CCNNRegressor`.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).normal(size=(20, 1, 16))

@@ -147,7 +147,8 @@ def new_recipe(
         str,
         typer.Option(
             "--from",
-            help="Your own data: a folder of images, sounds or point clouds, a .csv, .tsv, .ts, .arff or .npz file.",
+            help="Your own data: a folder of images, sounds or point clouds, or a .csv, .parquet, .tsv, .ts, .arff, "
+            ".npz or .txt file.",
         ),
     ] = "",
     recipe: Annotated[str, typer.Option(help="Recipe to copy if --from is not given.")] = "digits",

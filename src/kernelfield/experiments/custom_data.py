@@ -62,10 +62,11 @@ def own_data(path: str | Path) -> tuple[str, dict[str, Any]]:
     path = Path(path).expanduser().resolve()
     suffix = path.suffix.lower()
     if path.is_dir():
-        # Problems of the archives, and tables with a fixed split, consist of several files in a folder.
-        files = {"*_TRAIN.*": "ts", "train.csv": "csv_series", "train.parquet": "csv_series"}
+        # Problems of the archives, and tables and arrays with a fixed split, consist of several files in a folder.
+        files = {"*_TRAIN.*": "ts", "train.csv": "csv_series", "train.parquet": "csv_series", "train.npz": "arrays"}
         found = [kind for pattern, kind in files.items() if any(path.glob(pattern))]
         kind = found[0] if found else "ts" if any(path.glob("*.ts")) else _inside(path)
+        path = path / "train.npz" if kind == "arrays" else path
     elif suffix == ".tsv" and not _has_names(path):
         kind = "ts"  # the layout of the UCR archive: a label, then the values
     elif suffix in SUFFIXES:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .._files import cache_folder
 from ..ops.precompile import KernelRecord, precompile
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["KernelsAhead", "kernel_records"]
 
@@ -27,9 +30,8 @@ class KernelsAhead:
     def __init__(self, recipe: str, folder: Path) -> None:
         records = kernel_records()
         self._paths = [folder / "kernels.jsonl", *([] if records is None else [records / f"{recipe}.jsonl"])]
-        shipped = Path(__file__).parent / "kernels" / f"{recipe}.jsonl"  # exists for some of the bundled recipes
         self._record = KernelRecord()
-        self._compiling = precompile([*self._paths, shipped])
+        self._compiling = precompile(self._paths)
 
     def wait(self) -> None:
         """Wait until all kernels are compiled."""

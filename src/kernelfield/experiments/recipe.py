@@ -149,7 +149,8 @@ def find_recipe(name: str | Path) -> Recipe:
     'digits'
     >>> find_recipe("digit")
     Traceback (most recent call last):
-    ValueError: recipe must be a file or one of list_recipes(), got 'digit'; the closest is 'digits'
+    ValueError: recipe must be an existing path or one of list_recipes() (kernelfield list recipes), got 'digit';
+    the closest is 'digits'
     """
     path = Path(name)
     is_file = path.suffix in (".yaml", ".yml")
@@ -159,10 +160,10 @@ def find_recipe(name: str | Path) -> Recipe:
     if mapping is not None:
         known = path.stem if is_file else str(name)
         return recipe_from({"name": known, **mapping}, known)
+    wanted = "recipe must be an existing path or one of list_recipes() (kernelfield list recipes)"
     if (path.suffix or path.name != str(name)) and not path.exists():
-        raise FileNotFoundError(f"recipe must be a file or one of list_recipes(), got {name}, which does not exist")
-    hint = closest(str(name), list_recipes())
-    raise ValueError(f"recipe must be a file or one of list_recipes(), got {str(name)!r}{hint}")
+        raise FileNotFoundError(f"{wanted}, got {name}, which does not exist")
+    raise ValueError(f"{wanted}, got {str(name)!r}{closest(str(name), list_recipes())}")
 
 
 @checked(pattern=TEXT)

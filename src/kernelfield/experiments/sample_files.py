@@ -28,22 +28,10 @@ if TYPE_CHECKING:
     from ..data.sets.series.long_table import QueryTimes
     from .recipe import Recipe
 
-__all__ = ["check_samples", "prepare_samples", "read_file", "read_samples", "stored_shape", "with_queries"]
+__all__ = ["check_samples", "prepare_samples", "read_file", "stored_shape", "with_queries"]
 
 #: endings of files with samples
 ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".parquet", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
-
-
-def read_samples(path: Path, recipe: Recipe, data: Data | None, step: float = 1.0) -> Batch:
-    r"""Return the samples in a file as a batch for the network of a run.
-
-    Args:
-        path: see :func:`read_file`.
-        recipe: recipe of the run.
-        data: data of the run, or its metadata; None if the samples are prepared already.
-        step: sampling step in training steps.
-    """
-    return prepare_samples(read_file(path, recipe, data, step=step), data)
 
 
 def read_file(

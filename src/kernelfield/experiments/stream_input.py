@@ -208,6 +208,7 @@ def _pointwise_preparation(data: Data, recipe: Recipe) -> Any:
         whole, parts = example[..., :0], [example]
     if whole.shape != example.shape or not torch.allclose(whole, torch.cat(parts, dim=-1), atol=1e-5):
         raise ValueError(
-            "raw must be True for this run, whose preparation needs complete samples; stream prepared samples"
+            "raw must be True (--raw, with prepared samples) for this run, whose preparation needs complete samples; "
+            "a run on sounds with data.features=raw streams without it"
         )
     return prepare

@@ -1,4 +1,8 @@
-"""Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`."""
+"""Fields: continuous functions of coordinates, from which kernels are sampled. One contract: :class:`Field`.
+
+The files: ``base`` (the contract; begin here), one per family of fields, ``start`` (published initialisations), ``fit``
+(a field fitted to values).
+"""
 
 from .base import Field, bind_field, bind_start, build_field
 from .filters import FilterNetwork, FourierFilter, GaborFilter, MAGNet

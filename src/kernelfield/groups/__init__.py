@@ -1,4 +1,8 @@
-"""Groups that act on space, and distributions over them. One contract: :class:`Group`."""
+"""Groups that act on space, and distributions over them. One contract: :class:`Group`.
+
+The files: ``base`` (the contract; begin here), one per group, ``semidirect`` and ``rotation`` (shared by groups of the
+plane), ``affine`` (translations added), ``grid`` (transformed signals), ``distributions/`` (chapter 11).
+"""
 
 from .affine import E2, SE2, Affine, scale_translation
 from .base import Group

@@ -15,7 +15,7 @@ from ..fields import MLP, SIREN, Field, MAGNet
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.pointwise import NORMS
-from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory
 from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import READOUTS, Embedding, Readout, check_norm
 from .registry import register
@@ -207,11 +207,11 @@ for _blocks, _channels in ((2, 30), (2, 100), (4, 30), (8, 30), (16, 30)):
         channels=_channels,
         blocks=_blocks,
     )
-for _activation in ("relu", "leaky_relu", "swish"):
+for _activation, _words in (("relu", "ReLU"), ("leaky_relu", "leaky ReLU"), ("swish", "Swish")):
     register(
         f"ckcnn_2_30_{_activation}",
         CKCNN,
-        f"CKCNN with {_activation} kernel networks (chapter 2, ablation)",
+        f"CKCNN with {_words} kernel networks (chapter 2, ablation)",
         field=partial(MLP, activation=_activation, norm=True),
     )
 register("ckcnn_copy", CKCNN, "copy memory (chapter 2)", channels=10, readout="dense")
@@ -233,14 +233,14 @@ for _blocks in (2, 4, 6):
         register(
             f"flextcn_{_blocks}_{_name}",
             FlexTCN,
-            f"FlexTCN-{_blocks} with {_name} kernels (chapter 5)",
+            f"FlexTCN-{_blocks} with {KERNEL_WORDS[_name]} kernels (chapter 5)",
             blocks=_blocks,
             field=_field,
         )
         register(
             f"cktcn_{_blocks}_{_name}",
             FlexTCN,
-            f"CKTCN-{_blocks} with {_name} kernels (chapter 5)",
+            f"CKTCN-{_blocks} with {KERNEL_WORDS[_name]} kernels (chapter 5)",
             blocks=_blocks,
             field=_field,
             sigma=None,

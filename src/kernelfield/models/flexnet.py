@@ -12,7 +12,7 @@ from .._signature import with_arguments_of
 from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.dropout import DROPOUT_KINDS
-from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, conv_factory, kernel_reach
+from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory, kernel_reach
 from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout
 from .registry import register
@@ -106,10 +106,9 @@ register("flexnet_3", FlexNet, "FlexNet-3 (chapter 5)", widths=(1, 1.5, 2))
 register("cknet_16", FlexNet, "CKCNN-16 with MAGNet kernels: no masks (chapter 5)", sigma=None)
 register("cknet_16_siren", FlexNet, "CKCNN-16: SIREN kernels, no masks (chapter 5)", field=SIREN, sigma=None)
 for _name, _field in KERNEL_FIELDS.items():
-    register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 with {_name} kernels (chapter 5)", field=_field)
-    register(
-        f"flexnet_3_{_name}", FlexNet, f"FlexNet-3 with {_name} kernels (chapter 5)", field=_field, widths=(1, 1.5, 2)
-    )
+    _text = f"with {KERNEL_WORDS[_name]} kernels (chapter 5)"
+    register(f"flexnet_16_{_name}", FlexNet, f"FlexNet-16 {_text}", field=_field)
+    register(f"flexnet_3_{_name}", FlexNet, f"FlexNet-3 {_text}", field=_field, widths=(1, 1.5, 2))
 # The published parameter counts, 0.70M and 0.46M, need 15 coefficients for each pair of channels (order 4), one scale
 # per layer and no biases. The chapter's text says order three, which has 10 coefficients.
 _NJETS = {"field": NJet, "sigma": None, "bias": False}

@@ -71,5 +71,13 @@ _FIELDS = {
     "fourier": _filters(FourierFilter, 64, hidden=25),
     "siren": partial(SIREN, hidden=29, layers=10, start="flexconv"),
 }
+_WORDS = {
+    "magnet": "a MAGNet",
+    "magnet_equal": "a MAGNet, original initialisation",
+    "gabor": "a Gabor filter network, original initialisation",
+    "gabor_varied": "a Gabor filter network",
+    "fourier": "a Fourier filter network",
+    "siren": "a SIREN",
+}
 for _name, _field in _FIELDS.items():
-    register(f"image_{_name}", ImageField, f"an image as a {_name.replace('_', ' ')} field (chapter 5)", field=_field)
+    register(f"image_{_name}", ImageField, f"an image as {_WORDS[_name]} (chapter 5)", field=_field)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from ..masks import Mask
 
-__all__ = ["KERNEL_FIELDS", "KERNEL_KINDS", "conv_factory", "kernel_reach"]
+__all__ = ["KERNEL_FIELDS", "KERNEL_KINDS", "KERNEL_WORDS", "conv_factory", "kernel_reach"]
 
 #: kinds of the arguments that describe kernels; see :func:`kernelfield._arguments.checked`
 KERNEL_KINDS: dict[str, Kind] = {
@@ -30,6 +30,8 @@ KERNEL_KINDS: dict[str, Kind] = {
 }
 #: the fields with which chapter 5 compares MAGNet
 KERNEL_FIELDS: dict[str, type[Field]] = {"siren": SIREN, "fourier": FourierFilter, "gabor": GaborFilter}
+#: their names in descriptions of networks
+KERNEL_WORDS = {"siren": "SIREN", "fourier": "Fourier", "gabor": "Gabor"}
 
 
 def kernel_reach(size: int | Sequence[int], kernel_size: int | None, *, causal: bool = False) -> int | Sequence[int]:

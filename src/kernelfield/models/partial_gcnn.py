@@ -304,9 +304,13 @@ class PartialGCNN13(_Partial):
         return pooled if pre_logits else self.linear(pooled)
 
 
-for _name, _group, _samples in (("se2", SO2(), 8), ("e2", O2(), 8), ("mirror", Mirror(), None)):
+for _name, _words, _group, _samples in (
+    ("se2", "SE(2)", SO2(), 8),
+    ("e2", "E(2)", O2(), 8),
+    ("mirror", "mirror", Mirror(), None),
+):
     _options = {"group": _group, "samples": _samples}
-    _title = f"chapter 11: {{}} {_name.upper()} network"
+    _title = f"chapter 11: {{}} {_words} network"
     register(f"partial_gcnn_{_name}", PartialGCNN, _title.format("partial"), **_options, partial=True)
     register(f"full_gcnn_{_name}", PartialGCNN, _title.format("fully equivariant"), **_options, partial=False)
 register("full_gcnn_t2", PartialGCNN, "chapter 11: T(2) network, an ordinary CNN", group=Trivial(), partial=False)

@@ -1,4 +1,16 @@
-"""Layers on groups. They take and return a :class:`GroupSignal`, values (batch, channels, group, *space)."""
+"""Layers on groups. They take and return a :class:`GroupSignal`, values (batch, channels, group, *space).
+
+The files:
+
+- signals: ``signal`` (begin here), ``torch_functions`` (functions of torch that accept them);
+- convolutions: ``gconv``, ``separable``, ``partial`` (chapter 11), ``projection`` (back to space), ``scale`` (kernels
+  of several sizes), ``wavelets``; their parts ``kernel`` (sampled at pairs of elements), ``table_lookup`` (permuted
+  tables) and ``correlate``;
+- attention: ``coattention`` (chapter 7), ``attentive`` and ``input_attention`` (chapter 8), ``self_attention`` with
+  ``relative_encoding`` (chapter 9), ``neighborhood``;
+- others: ``norm``, ``dropout``, ``pool``, ``upsample``, ``residual``; ``factory`` builds convolutions by the name of
+  their attention.
+"""
 
 from .attentive import AttentiveGroupConv, AttentiveLiftingConv
 from .coattention import CoAttentive, CyclicSelfAttention

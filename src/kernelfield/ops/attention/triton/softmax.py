@@ -34,7 +34,7 @@ def _offsets(pid, P, cx, cp, sx, sp, ex, ep):
 
 
 @triton.jit
-def _slopes(source, hh, m, j, H, M, J: tl.constexpr):
+def _load_gradient(source, hh, m, j, H, M, J: tl.constexpr):
     """Load the gradients of the weights of a tile: (h, m, j), zeros past the end."""
     there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
     at = (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :]
@@ -50,12 +50,14 @@ def _scores(
     if VALID:
         seen = tl.load(valid + j, mask=j < J, other=0)
         real = real & (seen != 0)[None, :]
-    one = tl.load(content + g * cg + m[:, None] * cm + j[None, :], mask=real, other=-1e30)
-    two = tl.load(place + g * sg + hh[:, None] * sh + j[None, :], mask=(hh < H)[:, None] & (j < J)[None, :], other=0.0)
-    three = tl.load(
+    by_content = tl.load(content + g * cg + m[:, None] * cm + j[None, :], mask=real, other=-1e30)
+    by_place = tl.load(
+        place + g * sg + hh[:, None] * sh + j[None, :], mask=(hh < H)[:, None] & (j < J)[None, :], other=0.0
+    )
+    by_element = tl.load(
         element + g * eg + hh[:, None] * eh + m[None, :], mask=(hh < H)[:, None] & (m < M)[None, :], other=0.0
     )
-    return one[None, :, :] + two[:, None, :] + three[:, :, None]
+    return by_content[None, :, :] + by_place[:, None, :] + by_element[:, :, None]
 
 
 @triton.jit(do_not_specialize=SIZES)
@@ -80,23 +82,23 @@ def _forward(
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
             largest = tl.max(tl.max(z, axis=2), axis=1)
             z = tl.exp(z - largest[:, None, None])
-            amount = tl.sum(tl.sum(z, axis=2), axis=1)
-            total += z * (1.0 / amount)[:, None, None]
-            tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
+            normaliser = tl.sum(tl.sum(z, axis=2), axis=1)
+            total += z * (1.0 / normaliser)[:, None, None]
+            tl.store(norms + g * H + hh, largest + tl.log(normaliser), mask=hh < H)
         there = (hh < H)[:, None, None] & (m < M)[None, :, None] & (j < J)[None, None, :]
         tl.store(target + (hh[:, None, None] * M + m[None, :, None]) * J + j[None, None, :], total, mask=there)
     else:
         for g in range(GS):
             largest = tl.full((HP,), -3e38, dtype=tl.float32)
-            amount = tl.zeros((HP,), dtype=tl.float32)
+            normaliser = tl.zeros((HP,), dtype=tl.float32)
             for start in range(0, J, JT):
                 j = start + tl.arange(0, JT)
                 z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
                 new = tl.maximum(largest, tl.max(tl.max(z, axis=2), axis=1))
                 added = tl.sum(tl.sum(tl.exp(z - new[:, None, None]), axis=2), axis=1)
-                amount = amount * tl.exp(largest - new) + added
+                normaliser = normaliser * tl.exp(largest - new) + added
                 largest = new
-            tl.store(norms + g * H + hh, largest + tl.log(amount), mask=hh < H)
+            tl.store(norms + g * H + hh, largest + tl.log(normaliser), mask=hh < H)
         tl.debug_barrier()  # threads load values that other threads stored
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
@@ -133,15 +135,15 @@ def _backward(
         mean = tl.zeros((HP,), dtype=tl.float32)
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
-            slope = _slopes(source, hh, m, j, H, M, J)
+            gradient = _load_gradient(source, hh, m, j, H, M, J)
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
-            mean += tl.sum(tl.sum(tl.exp(z - norm[:, None, None]) * slope, axis=2), axis=1)
+            mean += tl.sum(tl.sum(tl.exp(z - norm[:, None, None]) * gradient, axis=2), axis=1)
         by_element = tl.zeros((HP, MP), dtype=tl.float32)
         for start in range(0, J, JT):
             j = start + tl.arange(0, JT)
-            slope = _slopes(source, hh, m, j, H, M, J)
+            gradient = _load_gradient(source, hh, m, j, H, M, J)
             z = _scores(content, place, element, valid, g, j, hh, m, cg, cm, sg, sh, eg, eh, H, M, J, VALID)
-            z = tl.exp(z - norm[:, None, None]) * (slope - mean[:, None, None])
+            z = tl.exp(z - norm[:, None, None]) * (gradient - mean[:, None, None])
             spots = dcontent + g * cg + m[:, None] * cm + j[None, :]
             real = (m < M)[:, None] & (j < J)[None, :]
             if SHARED:  # programs of other output elements add to the same gradient
