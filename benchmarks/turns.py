@@ -35,12 +35,12 @@ SIZES, SEEDS, ANGLE = (16, 32, 64), 3, math.pi / 4
 BUMPS = ((0.25, 0.1, 0.12, 1.0), (-0.2, 0.3, 0.15, -0.7), (-0.1, -0.3, 0.1, 0.8))
 FIELDS: dict[str, Callable[..., Any]] = {
     "SIREN(omega_0=3)": functools.partial(SIREN, omega_0=3.0),
-    "SIREN(omega_0=10)": functools.partial(SIREN, omega_0=10.0),
     "SIREN()": SIREN,
+    "SIREN(omega_0=30)": functools.partial(SIREN, omega_0=30.0),
     "MLP()": MLP,
     "BSpline()": BSpline,
-    "MAGNet(bandwidth=0.25)": functools.partial(MAGNet, bandwidth=0.25),
     "MAGNet()": MAGNet,
+    "MAGNet(bandwidth=4)": functools.partial(MAGNet, bandwidth=4.0),
 }
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
 import torch
 
+import kernelfield as kf
 from kernelfield.fields import FilterNetwork, FourierFilter, GaborFilter, MAGNet
 from tests.contracts.fields import FieldContract
 
@@ -118,6 +119,16 @@ def test_without_a_scale_sines_are_spread_over_the_bandwidth(field: type[FilterN
     torch.testing.assert_close(cycles.mean(dim=(1, 2)), torch.full((4,), 5.0), rtol=0.08, atol=0)
 
 
+@pytest.mark.parametrize("options", [{"omega_0": 2.0}, {"start": "flexconv"}])
+@pytest.mark.parametrize("field", [MAGNet, GaborFilter, FourierFilter])
+def test_a_bandwidth_without_an_effect_is_refused(field: type[FilterNetwork], options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="bandwidth"):
+        field(1, 1, bandwidth=10.0, **options)
+    with pytest.raises(ValueError, match="bandwidth"):
+        kf.CKConv(1, 1, size=16, field=partial(field, bandwidth=10.0, **options))
+    kf.CKConv(1, 1, size=16, field=partial(field, **options))  # the bandwidth of its grid is no error
+
+
 def energy_above(field: FilterNetwork, frequency: float, samples: int) -> float:
     """Return the part of a field's energy on [-1, 1]^D that lies above ``frequency`` along some axis.
 
@@ -213,7 +224,7 @@ def test_max_frequency_is_the_sum_of_the_bandwidths_and_differentiable() -> None
 
 
 def test_the_base_class_has_no_envelope() -> None:
-    field = FilterNetwork(1, 1, hidden=2, layers=1, omega_0=1.0, bandwidth=1.0, start="ccnn", gamma=torch.ones(()))
+    field = FilterNetwork(1, 1, hidden=2, layers=1, omega_0=1.0, start="ccnn", gamma=torch.ones(()))
     with pytest.raises(NotImplementedError):
         field(torch.zeros(1, 1))
     with pytest.raises(NotImplementedError):

@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 import torch
 
+import kernelfield as kf
 from kernelfield.fields import Morlet
 from tests.contracts.fields import FieldContract
 
@@ -39,3 +40,9 @@ def test_a_pair_is_a_wavelet_of_pywavelets():
     theirs, at = pywt.ContinuousWavelet("cmor1.5-1.0").wavefun(length=401)
     ours = Morlet(1, 2, bandwidth=1.5, frequency=1.0).double()(torch.tensor(at)[:, None] / 8).detach()
     torch.testing.assert_close(torch.complex(ours[:, 0], ours[:, 1]), torch.tensor(theirs), atol=1e-8, rtol=0)
+
+
+def test_continuous_layers_leave_the_envelope_alone():
+    """The bandwidth of a wavelet is not that of the layer's grid."""
+    layer = kf.CKConv(1, 2, size=256, field=Morlet)
+    torch.testing.assert_close(layer.field.log_bandwidth.exp(), torch.tensor([1.5]))

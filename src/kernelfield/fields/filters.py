@@ -51,8 +51,9 @@ class FilterNetwork(Field):
         layers: number L of hidden linear maps; the network also has L + 1 filters and a last linear map.
         omega_0: published frequency scale: sines are drawn from U(±1/√D)·2π·ω₀·γ. Chapter 5's "input scale" s is
             2π·ω₀·√(L+1).
-        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
-            ``start="ccnn"``.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate; not with ``omega_0`` or
+            ``start="flexconv"``, which set the frequencies.
+        grid_bandwidth: ``bandwidth`` if that is not given; layers set it from the grid of their kernel.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
 
@@ -67,7 +68,13 @@ class FilterNetwork(Field):
     #: chapter 5's input scale, for ``start="flexconv"``
     input_scale = 25.6
 
-    @checked(gamma=TensorOf("float"), omega_0=POSITIVE | None, bandwidth=POSITIVE, start=Choice(*FILTER_STARTS))
+    @checked(
+        gamma=TensorOf("float"),
+        omega_0=POSITIVE | None,
+        bandwidth=POSITIVE | None,
+        grid_bandwidth=POSITIVE,
+        start=Choice(*FILTER_STARTS),
+    )
     def __init__(
         self,
         dim: int,
@@ -77,7 +84,8 @@ class FilterNetwork(Field):
         hidden: int = HIDDEN,
         layers: int = LAYERS,
         omega_0: float | None = None,
-        bandwidth: float = 16.0,
+        bandwidth: float | None = None,
+        grid_bandwidth: float = 16.0,
         start: str = "ccnn",
         origin: float = 0.0,
     ) -> None:
@@ -86,10 +94,16 @@ class FilterNetwork(Field):
         self.start = start
         if omega_0 is None and start == "flexconv":
             omega_0 = self.input_scale / (2 * math.pi * math.sqrt(filters))
+        if omega_0 is not None and bandwidth is not None:
+            raise ValueError(
+                f"bandwidth must be None with omega_0 or start='flexconv', which set the frequencies, got {bandwidth} "
+                f"with omega_0={omega_0:.4g} and start={start!r}"
+            )
         self.omega_0 = None if omega_0 is None else float(omega_0)
         self.frequency = nn.Parameter(torch.empty(filters, hidden, dim))
         self.phase = nn.Parameter(torch.empty(filters, hidden))
-        start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=bandwidth, origin=origin)
+        highest = grid_bandwidth if bandwidth is None else bandwidth
+        start_sines_(start, self.frequency, self.phase, gamma, omega_0=self.omega_0, bandwidth=highest, origin=origin)
         linears = [nn.Linear(hidden, hidden) for _ in range(layers)]
         self.linears, self.out = nn.ModuleList(linears), nn.Linear(hidden, channels)
         start_maps_(start, linears, self.out)
@@ -239,7 +253,9 @@ class FourierFilter(FilterNetwork):
         hidden: width of the filters.
         layers: number of hidden linear maps.
         omega_0: published frequency scale; sines are drawn from U(±1/√D)·2π·ω₀/β.
-        bandwidth: the highest frequency of a sine, for ``omega_0=None`` and ``start="ccnn"``.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate; not with ``omega_0`` or
+            ``start="flexconv"``, which set the frequencies.
+        grid_bandwidth: ``bandwidth`` if that is not given; layers set it from the grid of their kernel.
         beta: unit of length; ½ if coordinates are half of the published ones.
         start: the publication whose starting values to draw, "ccnn" or "flexconv"; see :mod:`.start`.
         origin: coordinate along each axis at which the phases of "ccnn" are 0.
@@ -318,8 +334,9 @@ class GaborFilter(_GaborNetwork):
         hidden: width of the filters.
         layers: number L of hidden linear maps.
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
-        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
-            ``start="ccnn"``.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate; not with ``omega_0`` or
+            ``start="flexconv"``, which set the frequencies.
+        grid_bandwidth: ``bandwidth`` if that is not given; layers set it from the grid of their kernel.
         envelopes: distribution of the initial inverse widths of filter l: "equal" for Gamma(α/(L+1), β), the original
             one, or "varied" for Gamma(α/l, β), the improved one of chapter 5.
         alpha: concentration α of that distribution.
@@ -348,8 +365,9 @@ class MAGNet(_GaborNetwork):
         hidden: width of the filters.
         layers: number L of hidden linear maps; "3 layers" in the thesis are 4 filters.
         omega_0: published frequency scale; the sine of a unit is drawn from U(±1/√D)·2π·ω₀·γ.
-        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate, for ``omega_0=None`` and
-            ``start="ccnn"``.
+        bandwidth: the highest frequency of a sine, in cycles per unit of coordinate; not with ``omega_0`` or
+            ``start="flexconv"``, which set the frequencies.
+        grid_bandwidth: ``bandwidth`` if that is not given; layers set it from the grid of their kernel.
         envelopes: distribution of the initial inverse widths of filter l: "varied" for Gamma(α/l, β), the improved one
             of chapter 5, with wider envelopes in later filters, or "equal" for Gamma(α/(L+1), β), the original one.
         alpha: concentration α of that distribution.

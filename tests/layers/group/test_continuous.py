@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from kernelfield.fields import SIREN
+from kernelfield.fields import SIREN, FourierFilter, GaborFilter, MAGNet
 from kernelfield.groups import O2, SO2, Cyclic, Dihedral, Mirror
 from kernelfield.layers.group import (
     GroupConv,
@@ -263,3 +263,25 @@ def test_gradcheck_through_the_elements():
         return torch.func.functional_call(layer, {"distribution.width": width}, (x,)).values
 
     assert torch.autograd.gradcheck(response, torch.tensor(0.6, requires_grad=True, **F64))
+
+
+@pytest.mark.parametrize("field", [SIREN, MAGNet, FourierFilter, GaborFilter])
+def test_fields_on_groups_begin_with_frequencies_that_their_kernel_can_hold(field):
+    """Otherwise a layer does not commute with rotations that move points between those of the grid."""
+    conv = LiftingConv(1, 64, group=SO2(), samples=8, kernel_size=9, field=field)
+    offsets = torch.linspace(-1, 1, 9)
+    line = torch.stack([torch.zeros(9), offsets], dim=1)
+    between = torch.stack([torch.zeros(8), (offsets[1:] + offsets[:-1]) / 2], dim=1)
+    with torch.no_grad():
+        nodes, middle = conv.kernel.field(line), conv.kernel.field(between)
+    cubic = (-nodes[:-3] + 9 * nodes[1:-2] + 9 * nodes[2:-1] - nodes[3:]) / 16  # interpolation from the nodes
+    error = (cubic - middle[1:-1]).norm() / middle[1:-1].norm()
+    assert error < 0.25  # 0.5 and more at frequencies beyond the grid
+
+
+def test_other_frequencies_are_kept():
+    conv = LiftingConv(1, 4, group=SO2(), samples=8, kernel_size=5, field=functools.partial(SIREN, omega_0=30.0))
+    assert conv.kernel.field.omega_0 == 30.0
+    torch.manual_seed(0)
+    rough = LiftingConv(1, 4, group=SO2(), samples=8, kernel_size=5, field=functools.partial(MAGNet, bandwidth=4.0))
+    assert rough.kernel.field.frequency.abs().max() > 2 * torch.pi * 3

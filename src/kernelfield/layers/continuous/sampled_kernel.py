@@ -90,7 +90,7 @@ class SampledKernel(ComputedBuffers):
             out_channels * in_channels // self.groups,
             mean_range=(0.0 if causal else -spread, spread),
             # Half of the training grid's Nyquist frequency leaves room for products of a few sines.
-            bandwidth=min(self.size) / 4,
+            grid_bandwidth=min(self.size) / 4,
             beta=0.5,  # the thesis draws from Gamma(α, 1), for coordinates that span [-1, 1] over one input
             # A table or spline has a coefficient for each offset of the training grid.
             size=self.size if causal else tuple(2 * n - 1 for n in self.size),

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
-from ...fields import Table, bind_field
+from ...fields import SIREN, Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from ..kernel_state import in_full_precision, keep_geometry
 from .table_lookup import LookUp, nodes_at
@@ -53,7 +53,8 @@ class GroupKernel(ComputedBuffers):
     Args:
         group: the group H.
         field: builds the field from (dim, channels), where dim is ``group.chart_size + group.dim``, or one of the two
-            if the kernel depends on the group or on space alone. Tables and splines also get the size they need.
+            if the kernel depends on the group or on space alone. Tables and splines also get the size they need, and
+            sines frequencies that the grid can hold, unless they have others.
         out_channels: number of outputs.
         in_channels: number of inputs.
         kernel_size: number of points along each axis of space.
@@ -340,6 +341,10 @@ class GroupKernel(ComputedBuffers):
     def _build(self, field: Callable[..., Field], dim: int, channels: int) -> Field:
         made: Any = field.func if isinstance(field, partial) else field
         lattice = getattr(made, "lattice", None)
+        # Kernels of few points commute with rotations only if they are smooth: the frequencies of four sines, which a
+        # product adds, reach the Nyquist frequency together, and ω₀ is that of chapter 11.
+        scale = {"omega_0": 10.0} if isinstance(made, type) and issubclass(made, SIREN) else {}
+        field = bind_field(field, grid_bandwidth=max(self.kernel_size - 1, 2) / 16, **scale)
         if lattice == "table":
             if self.on_group and self.group.table_size is None:
                 raise ValueError(f"field must be continuous for {self.group}, which is not finite, got Table")
@@ -352,17 +357,13 @@ class GroupKernel(ComputedBuffers):
         """Return the arguments that place a spline's centres on the samples at the identity and on relative steps."""
         size, order, spacing = [], [], []
         if self.on_group:
-            count = self.interactions or self._steps()
+            count = self.interactions or 2 * self.group.window - 1  # the relative elements
             size, order, spacing = [count], [1], [2 / (count - 1) if count > 1 else 1.0]
         if self.on_space:
             size += [self.kernel_size] * self.group.dim
             order += [2] * self.group.dim
             spacing += [2 / max(self.kernel_size - 1, 1)] * self.group.dim
         return {"size": size, "order": order, "spacing": spacing}
-
-    def _steps(self) -> int:
-        """Return the number of relative elements of an ordered group."""
-        return 2 * self.group.window - 1
 
     @torch.no_grad()
     def _scale(self, fan_in: int) -> None:
