@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from kernelfield import grids
 from kernelfield.testing import (
@@ -190,6 +191,25 @@ class ContinuousLayerContract:
         for name, parameter in [*layer.named_parameters(), ("x", x)]:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
+
+    def test_pruned_weights_are_computed_at_every_call(self) -> None:
+        """Torch computes them in a hook, so a layer must call the parts of its field and not only read them."""
+        layer, x = self.build(), self.signal()
+        twin = copy.deepcopy(layer)
+        maps = [m for m in layer.modules() if isinstance(m, nn.Linear)]
+        for module in maps:
+            prune.identity(module, "weight")
+        with torch.no_grad():
+            for module in maps:
+                module.weight_orig.mul_(1.1)
+            for module in twin.modules():
+                if isinstance(module, nn.Linear):
+                    module.weight.mul_(1.1)
+        assert maps
+        for sampling in ({}, {"coords": 24 * torch.rand(24, 1, dtype=torch.float64)}):
+            torch.testing.assert_close(layer(x, **sampling), twin(x, **sampling), rtol=0, atol=1e-9)
+            for _ in range(2):
+                layer(x, **sampling).sum().backward()
 
     def test_frozen_kernels_are_reused_until_training(self) -> None:
         layer, x = self.build().eval(), self.signal()

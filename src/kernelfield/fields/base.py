@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._kinds import TEXT, Choice
 from .._object_kinds import TensorOf
 from ._linear import first_outputs
@@ -146,7 +147,7 @@ class Field(nn.Module):
 
     def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
         """Return the first ``channels`` values at checked ``coords``; a field with features computes no others."""
-        features = self.features(coords)
+        features = None if has_hooks(self) else self.features(coords)
         if features is None:
             return self.evaluate(coords)[..., :channels]
         weight, bias = self.readout()

@@ -14,10 +14,10 @@ from ... import grids
 from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._computed import ComputedBuffers, keep_values
+from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
 from ...ops import conv
-from ...ops.fieldnet import has_hooks
 from ..kernel_state import in_full_precision, keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
+from ..._hooks import has_hooks
 from ...fields import Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from ..kernel_state import in_full_precision, keep_geometry
@@ -121,6 +122,8 @@ class GroupKernel(ComputedBuffers):
 
     def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
+        if self._forward_hooks or self._forward_pre_hooks:
+            return self(out_elements, in_elements).flip(self._axes)
         kernel, flipped = self._sample(out_elements, in_elements, flip=True)
         remember_kernel((self,), kernel)  # for penalties on kernels
         return kernel if flipped else kernel.flip(self._axes)
@@ -131,7 +134,8 @@ class GroupKernel(ComputedBuffers):
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""
-        if out_elements is None and in_elements is None and self.look_up is not None:
+        hooked = has_hooks(self.field)
+        if out_elements is None and in_elements is None and self.look_up is not None and not hooked:
             parameter = self.spline.coefficients
             if self.rotation is None:
                 return self.look_up(parameter), self.look_up.flip
@@ -141,7 +145,7 @@ class GroupKernel(ComputedBuffers):
         dtype, device = torch.promote_types(parameter.dtype, torch.float32), parameter.device
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
-        if self.on_nodes:
+        if self.on_nodes and not hooked:
             return self._arrange(self.spline.coefficients[nodes_at(self.coordinates(out, into), self._size())]), False
         if self.disc is None:
             return self._arrange(self._evaluate(self.coordinates(out, into), out)), False
