@@ -185,6 +185,14 @@ class ContinuousLayerContract:
         x[..., 0] += 100
         torch.testing.assert_close(layer(x)[..., 5:], y[..., 5:], rtol=0, atol=1e-11)
 
+    @pytest.mark.parametrize("length", [1, 4])
+    def test_a_periodic_kernel_may_be_longer_than_two_periods(self, length: int) -> None:
+        layer = self.build(boundary="periodic")
+        x = torch.randn(2, 3, length, dtype=torch.float64)
+        periods = -(-LENGTH[1] // length)
+        torch.testing.assert_close(layer(x), layer(x.repeat(1, 1, periods))[..., :length], rtol=0, atol=1e-9)
+        assert layer(x, step=0.37).shape == layer.eval().freeze()(x).shape
+
     def test_gradients_reach_everything(self) -> None:
         layer, x = self.build(), self.signal().requires_grad_()
         layer(x).square().sum().backward()
@@ -232,6 +240,18 @@ class ContinuousLayerContract:
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
         layer.unfreeze()
         torch.testing.assert_close(layer(x), wanted[0], rtol=0, atol=1e-12)
+
+    def test_a_field_in_use_keeps_its_scale(self) -> None:
+        layer, x = self.build(dtype=torch.float32), self.signal(dtype=torch.float32)
+        wanted = layer(x)
+        field = getattr(layer, "depthwise", layer).field
+        assert self.layer(3, 4, **{**self.arguments, "size": 5, "field": field})(x).shape == wanted.shape
+        assert torch.equal(layer(x), wanted)
+        loaded = copy.deepcopy(field)
+        loaded._keeps_scale = False
+        loaded.load_state_dict(field.state_dict())
+        self.layer(3, 4, **{**self.arguments, "size": 5, "field": loaded})
+        assert all(map(torch.equal, loaded.parameters(), field.parameters()))
 
     def test_does_not_modify_its_inputs(self) -> None:
         layer, x = self.build(), self.signal()

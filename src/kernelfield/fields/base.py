@@ -86,11 +86,14 @@ class Field(nn.Module):
     starts: ClassVar[tuple[str, ...]] = ()
     #: name of the starting values that this field was drawn with, if any
     start: str | None = None
+    #: whether the values are more than starting values, so that a layer made of this field must not scale them
+    _keeps_scale = False
 
     @checked()
     def __init__(self, dim: int, channels: int) -> None:
         super().__init__()
         self.dim, self.channels = dim, channels
+        self.register_load_state_dict_post_hook(_keep_scale)
 
     @checked(coords=TensorOf("float", "…, .dim"))
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
@@ -206,6 +209,10 @@ class Field(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, channels={self.channels}"
+
+
+def _keep_scale(field: Field, _: object = None) -> None:
+    field._keeps_scale = True  # noqa: SLF001
 
 
 @checked()

@@ -109,9 +109,11 @@ class SampledKernel(ComputedBuffers):
         #: whether to freeze the kernel for each step at its first use
         self._freezes_on_use = False
         if isinstance(gain, str):
-            self._apply_published_scale_()
+            if not self.field._keeps_scale:  # noqa: SLF001
+                self._apply_published_scale_()
         elif gain is not None:
             self.preserve_variance_(float(gain))
+        self.field._keeps_scale = True  # noqa: SLF001  # another layer of the same field would change this one
 
     @checked(step=PerAxis(POSITIVE))
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
