@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ... import grids
 from ..._arguments import checked
-from ..._checks import floats_per_axis, per_axis
+from ..._checks import floats_per_axis, is_symbolic, per_axis
 from ..._computed import ComputedBuffers, keep_values
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
@@ -373,13 +373,15 @@ def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
     tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
     """
     for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
-        reach = min(round(1 / step), kernel.shape[axis] - 1)
+        points, reach = kernel.shape[axis], round(1 / step)
+        if not is_symbolic(points):  # a comparison would fix a dynamic length
+            reach = min(reach, points - 1)
         if step >= 1 or reach < 1:
             continue
         offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
         window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
         lines = kernel.movedim(axis, -1)
-        flat = lines.reshape(-1, 1, lines.shape[-1])
-        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
-        kernel = blurred.view(lines.shape).movedim(-1, axis)
+        flat = lines.flatten(0, -2).unsqueeze(1)
+        blurred = conv(flat, window, method="direct") / conv(flat.new_ones(1, 1, points), window, method="direct")
+        kernel = blurred.squeeze(1).unflatten(0, lines.shape[:-1]).movedim(-1, axis)
     return kernel
