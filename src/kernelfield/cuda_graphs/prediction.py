@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._step_hooks import pause_step_hooks
+from ..fields import SharedField
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from ..layers.pointwise import uses_batch_statistics
@@ -159,7 +160,11 @@ class CapturedPrediction:
             # Padding or splitting the batch would change its statistics.
             self._whole_batches = uses_batch_statistics(self.net)
         # Graphs read all weights. Without graphs, only the weights of frozen kernels matter.
-        owners = _modules([layer for layer, _ in self._kernels]) if self._captured.is_eager else modules
+        owners = list(modules)
+        if self._captured.is_eager:
+            layers = [layer for layer, _ in self._kernels]
+            shared = [layer.field.network for layer in layers if isinstance(layer.field, SharedField)]  # no submodules
+            owners = _modules([*layers, *dict.fromkeys(shared)])
         versions = [
             # Changes of inference tensors are not counted, so their kernels are always sampled again.
             (t.data_ptr(), object() if t.is_inference() else t._version)  # noqa: SLF001

@@ -66,7 +66,7 @@ class ContinuousConv(SampledKernel):
             :func:`kernelfield.ops.point_conv`.
         tolerance: error of the point method "grid", relative to the kernel.
         depthwise: whether each channel has its own kernel and channels are not mixed.
-        smooth: whether to blur the kernel over a training step if the input's step is finer. The blur removes
+        smooth: whether to blur the kernel over a training step if the input's step is finer, on grids. The blur removes
             frequencies that training never saw (chapter 2, appendix "Dealing with High-Frequency Components").
         neighbors: with ``coords``, sum over only this many nearest points.
         gain: "start" scales the kernel as in the publication of the field's starting values
