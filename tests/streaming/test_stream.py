@@ -68,6 +68,7 @@ def test_streams_at_other_steps(readout: str, step: float) -> None:
         {"block": "resnet"},
         {"prenorm": False, "norm": "none"},
         {"stem": "linear"},
+        {"shared_field": True},
         {"vocabulary": 7},
     ],
     ids="-".join,
