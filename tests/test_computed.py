@@ -62,6 +62,8 @@ def test_a_module_without_data_is_refused(name: str) -> None:
         BUILD[name]()
     with pytest.raises(ValueError, match=r"\w+ must be on a device that holds data, got meta"):
         BUILD[name]().to("meta").to_empty(device="cpu")
+    with pytest.raises(ValueError, match=r"\w+ must be on a device that holds data, got meta"):
+        BUILD[name]().to("meta").load_state_dict(BUILD[name]().state_dict(), assign=True)
 
 
 def test_a_cast_changes_computed_buffers_like_others() -> None:

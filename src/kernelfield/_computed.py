@@ -6,7 +6,7 @@ Loading a state does not restore them, so they keep their values where a module 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -44,12 +44,24 @@ class ComputedBuffers(nn.Module):
             keep_values(name, value, self._buffers[name])
         return self
 
+    def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any) -> None:
+        # Weights that are assigned to a module on the meta device leave its other tensors without values. Torch reads
+        # those on a CPU as whatever lies in memory.
+        if metadata.get("assign_to_params_buffers"):
+            for name in self._non_persistent_buffers_set:
+                _check_has_values(name, self._buffers[name])
+        super()._load_from_state_dict(state, prefix, metadata, *args)
+
 
 @torch.no_grad()
 def keep_values(name: str, before: Tensor | None, after: Tensor | None) -> None:
     """Copy a computed buffer into what ``Module._apply`` made of it, which is empty after ``to_empty``."""
     if before is None or after is None or after is before or after.is_meta:
         return
-    if before.is_meta:
-        raise ValueError(f"{name} must be on a device that holds data, got meta: build the module again instead")
+    _check_has_values(name, before)
     after.copy_(before)
+
+
+def _check_has_values(name: str, value: Tensor | None) -> None:
+    if value is not None and value.is_meta:
+        raise ValueError(f"{name} must be on a device that holds data, got meta: build the module again instead")

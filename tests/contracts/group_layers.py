@@ -10,6 +10,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from kernelfield.groups import Cyclic, Dihedral, Group, Mirror
 from kernelfield.layers.group import GroupConv, GroupPool, GroupSignal, LiftingConv
@@ -97,6 +98,20 @@ class GroupLayerContract:
         parameters = dict(layer.named_parameters())
         assert [n for n, p in parameters.items() if p.grad is None or not p.grad.isfinite().all()] == []
         assert bool(parameters) == self.has_parameters
+
+    def test_pruned_weights_are_computed_at_every_call(self):
+        """Torch computes them in a hook, so a layer must call the parts whose weights it uses."""
+        layer, x = self.layer(GROUPS[0], torch.float64), self.input(GROUPS[0], dtype=torch.float64)
+        twin = copy.deepcopy(layer)
+        for module in [m for m in layer.modules() if not isinstance(m, nn.ParameterList)]:  # which is never called
+            for name in [name for name, p in module.named_parameters(recurse=False) if p.dim() > 1]:
+                prune.identity(module, name)
+        with torch.no_grad():
+            for parameter in [p for module in (layer, twin) for p in module.parameters() if p.dim() > 1]:
+                parameter.mul_(1.1)
+        torch.testing.assert_close(tensor_of(layer(x)), tensor_of(twin(x)), **DOUBLE)
+        for _ in range(2 if self.has_parameters else 0):
+            tensor_of(layer(x)).sum().backward()
 
     @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
     def test_keeps_the_dtype(self, dtype):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
@@ -100,6 +102,11 @@ class GroupContract:
         moved = group.product(g, whole)
         value = lambda a: group.matrix(a).square()[..., 0, 0] + group.matrix(a)[..., 0, -1]  # noqa: E731
         torch.testing.assert_close(value(moved).mean(), value(whole).mean())
+
+    def test_copies_are_equal(self):
+        group = self.make()
+        assert copy.deepcopy(group) == group
+        assert hash(copy.deepcopy(group)) == hash(group)
 
     def test_infinite_groups_have_no_list_of_elements(self):
         group = self.make()

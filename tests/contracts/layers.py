@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune
 
 from kernelfield import grids
 from kernelfield.testing import (
@@ -184,12 +185,39 @@ class ContinuousLayerContract:
         x[..., 0] += 100
         torch.testing.assert_close(layer(x)[..., 5:], y[..., 5:], rtol=0, atol=1e-11)
 
+    @pytest.mark.parametrize("length", [1, 4])
+    def test_a_periodic_kernel_may_be_longer_than_two_periods(self, length: int) -> None:
+        layer = self.build(boundary="periodic")
+        x = torch.randn(2, 3, length, dtype=torch.float64)
+        periods = -(-LENGTH[1] // length)
+        torch.testing.assert_close(layer(x), layer(x.repeat(1, 1, periods))[..., :length], rtol=0, atol=1e-9)
+        assert layer(x, step=0.37).shape == layer.eval().freeze()(x).shape
+
     def test_gradients_reach_everything(self) -> None:
         layer, x = self.build(), self.signal().requires_grad_()
         layer(x).square().sum().backward()
         for name, parameter in [*layer.named_parameters(), ("x", x)]:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
+
+    def test_pruned_weights_are_computed_at_every_call(self) -> None:
+        """Torch computes them in a hook, so a layer must call the parts of its field and not only read them."""
+        layer, x = self.build(), self.signal()
+        twin = copy.deepcopy(layer)
+        maps = [m for m in layer.modules() if isinstance(m, nn.Linear)]
+        for module in maps:
+            prune.identity(module, "weight")
+        with torch.no_grad():
+            for module in maps:
+                module.weight_orig.mul_(1.1)
+            for module in twin.modules():
+                if isinstance(module, nn.Linear):
+                    module.weight.mul_(1.1)
+        assert maps
+        for sampling in ({}, {"coords": 24 * torch.rand(24, 1, dtype=torch.float64)}):
+            torch.testing.assert_close(layer(x, **sampling), twin(x, **sampling), rtol=0, atol=1e-9)
+            for _ in range(2):
+                layer(x, **sampling).sum().backward()
 
     def test_frozen_kernels_are_reused_until_training(self) -> None:
         layer, x = self.build().eval(), self.signal()
@@ -212,6 +240,18 @@ class ContinuousLayerContract:
         torch.testing.assert_close(got, wanted, rtol=0, atol=1e-12)
         layer.unfreeze()
         torch.testing.assert_close(layer(x), wanted[0], rtol=0, atol=1e-12)
+
+    def test_a_field_in_use_keeps_its_scale(self) -> None:
+        layer, x = self.build(dtype=torch.float32), self.signal(dtype=torch.float32)
+        wanted = layer(x)
+        field = getattr(layer, "depthwise", layer).field
+        assert self.layer(3, 4, **{**self.arguments, "size": 5, "field": field})(x).shape == wanted.shape
+        assert torch.equal(layer(x), wanted)
+        loaded = copy.deepcopy(field)
+        loaded._keeps_scale = False
+        loaded.load_state_dict(field.state_dict())
+        self.layer(3, 4, **{**self.arguments, "size": 5, "field": loaded})
+        assert all(map(torch.equal, loaded.parameters(), field.parameters()))
 
     def test_does_not_modify_its_inputs(self) -> None:
         layer, x = self.build(), self.signal()

@@ -109,6 +109,16 @@ def test_changed_weights_are_followed() -> None:
     check()
 
 
+def test_changes_of_a_shared_kernel_network_are_followed() -> None:
+    net, x = kf.CCNN(2, 3, size=16, channels=4, blocks=2, shared_field=True).double().eval(), torch.randn(1, 2, 16)
+    predict = kf.capture_prediction(net, enabled=False)
+    for _ in range(2):
+        torch.testing.assert_close(predict(x.double()), net(x.double()).detach())
+        with torch.no_grad():
+            for parameter in net.kernel_network.parameters():
+                parameter.mul_(1.3)
+
+
 def test_kernels_are_frozen_for_every_step_and_only_inside() -> None:
     net = kf.CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4)
     predict = predictor(net)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from kernelfield import CKConv
 from kernelfield.fields import MLP, SIREN, MAGNet, NJet, fit_field
 from kernelfield.viz.fits import plot_bandwidth, plot_curve_fits, targets_of_chapter_2
 
@@ -34,6 +35,14 @@ def test_magnets_hold_frequencies_that_njets_cannot() -> None:
         fit = features @ torch.linalg.lstsq(features, target.double(), driver="gelsd").solution
         best = min(best, float((fit - target).square().mean()))
     assert errors[-1] < best / 10
+
+
+def test_a_layer_leaves_a_fitted_field_as_it_is() -> None:
+    field, coords = SIREN(1, 6), torch.linspace(-1, 1, 9)[:, None]
+    fit_field(field, coords, torch.randn(9, 6), steps=2)
+    wanted = field(coords)
+    CKConv(2, 3, size=8, field=field)
+    assert torch.equal(field(coords), wanted)
 
 
 def test_a_linear_field_reaches_the_least_squares_error() -> None:

@@ -89,6 +89,25 @@ def test_limits_are_clamped_but_their_gradient_passes(width, limit):
     assert interval.width.grad == 1
 
 
+def test_a_computed_width_is_left_as_it_is():
+    """An interval that clamped it would break the graph of its gradient, and could use more samples than it has."""
+    interval = Interval(SO2(), samples=8).eval()
+    raw = torch.nn.Parameter(torch.tensor(0.0))
+    elements, _ = torch.func.functional_call(interval, {"width": raw.sigmoid()}, (torch.zeros(()),))
+    elements.square().sum().backward()
+    assert len(elements) == 4
+    assert raw.grad != 0
+    wide = torch.nn.utils.parametrize.register_parametrization(interval, "width", torch.nn.Softplus())
+    assert len(wide(torch.zeros(()))[0]) == 8
+
+
+def test_a_diverged_width_keeps_all_samples():
+    interval = Interval(SO2(), samples=8).train()
+    with torch.no_grad():
+        interval.width.fill_(torch.nan)
+    assert interval.eval().count == 8
+
+
 def test_every_element_moves_with_the_width():
     interval = Interval(SO2(), 4, 0.5).eval()
     elements, _ = interval(like)

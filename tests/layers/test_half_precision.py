@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
@@ -43,6 +44,13 @@ def test_kernels_keep_their_digits(name: str, dtype: torch.dtype) -> None:
     for found, wanted in ((layer(x.to(dtype), coords=coords), at_points), (layer(signal.to(dtype)), on_grid)):
         assert found.dtype == dtype
         assert relative(found, wanted) < 1e-2
+
+
+def test_a_shared_kernel_network_keeps_its_digits() -> None:
+    net, x = kf.CCNN(1, 3, size=64, channels=8, blocks=1, shared_field=True).eval(), torch.randn(2, 1, 64)
+    wanted, half = net(x), copy.deepcopy(net).bfloat16()
+    assert relative(half(x.bfloat16()), wanted) < 0.05
+    assert torch.equal(half.blocks[0].conv.kernel(), net.blocks[0].conv.kernel())
 
 
 GROUP_LAYERS: dict[str, Any] = {

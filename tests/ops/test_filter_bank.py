@@ -142,6 +142,21 @@ def test_signals_of_many_lengths_are_compiled_twice():
     assert len(compiled) <= 3
 
 
+@pytest.mark.parametrize("boundary", ["zero", "periodic"])
+def test_compiles_with_every_size_symbolic(boundary):
+    torch.compiler.reset()
+    banks = {
+        "kernels": lambda x, w: conv_bank(x, [w, w[:2]], boundary=boundary),
+        "splines": lambda x, w: conv_bank(x, [Dilated(w, 2), Dilated(w, 4)], boundary=boundary),
+    }
+    for bank in banks.values():
+        run = torch.compile(bank, backend="eager", fullgraph=True, dynamic=True)
+        for length, points in ((40, 5), (33, 7)):
+            x, weights = torch.randn(2, 3, length), torch.randn(4, 3, points)
+            torch.testing.assert_close(run(x, weights), bank(x, weights), rtol=1e-4, atol=1e-4)
+    torch.compiler.reset()
+
+
 def test_bad_method():
     with pytest.raises(ValueError, match=r"\bmethod must"):
         conv_bank(torch.randn(1, 1, 9), [torch.randn(1, 1, 3)], method="dct")

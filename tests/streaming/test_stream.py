@@ -10,6 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.nn.utils.parametrize import register_parametrization
 
 import kernelfield as kf
 from kernelfield.layers import CumulativeNorm
@@ -67,6 +68,7 @@ def test_streams_at_other_steps(readout: str, step: float) -> None:
         {"block": "resnet"},
         {"prenorm": False, "norm": "none"},
         {"stem": "linear"},
+        {"shared_field": True},
         {"vocabulary": 7},
     ],
     ids="-".join,
@@ -82,6 +84,39 @@ def test_streams_a_sequence_of_layers() -> None:
     x = torch.randn(1, 2, 30)
     with torch.no_grad():
         assert_equal_outputs(push_all(kf.stream(net), x, [9, 21]), net(x))
+
+
+def _share_a_bias(net: nn.Module) -> None:
+    net.blocks[1].conv.pointwise.bias = net.blocks[0].conv.pointwise.bias
+
+
+def _compute_a_bias(net: nn.Module) -> None:
+    register_parametrization(net.blocks[0].conv.pointwise, "bias", nn.Softplus())
+
+
+def _hook(part: str) -> Any:
+    return lambda net: net.get_submodule(part).register_forward_hook(lambda *call: 2 * call[2])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(_share_a_bias, _compute_a_bias),
+        *(_hook(part) for part in ("blocks.0.conv.depthwise", "blocks.0.conv.pointwise", "readout")),
+    ],
+)
+def test_changed_layers_stream_as_they_run(change: Any) -> None:
+    net = ccnn(blocks=2, size=20)
+    change(net)
+    x = samples(net, 1, 30)
+    wanted = forward_after(net, x)
+    for network in (net, kf.distil(net).network):
+        assert_equal_outputs(push_all(kf.stream(network), x, [9, 1, 20]), wanted)
+    one = StreamStep(net)
+    states = list(one.states.values())
+    for i, sample in enumerate(x.split(1, dim=-1)):
+        y, *states = one(sample, *states)
+        torch.testing.assert_close(y, wanted[..., i], rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize("within", [False, True], ids=["a layer", "a block"])

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._step_hooks import pause_step_hooks
+from ..fields import SharedField
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel
 from ..layers.group.kernel import GroupKernel
@@ -165,8 +166,12 @@ class CapturedPrediction:
             # Padding or splitting the batch would change its statistics.
             self._whole_batches = uses_batch_statistics(self.net)
         # Graphs read all weights. Without graphs, only the weights of frozen kernels matter.
-        layers: list[nn.Module] = [layer for layer, _ in (*self._kernels, *self._group_kernels)]
-        owners = _modules(layers) if self._captured.is_eager else modules
+        owners = list(modules)
+        if self._captured.is_eager:
+            layers: list[nn.Module] = [layer for layer, _ in (*self._kernels, *self._group_kernels)]
+            fields = [layer.field for layer, _ in (*self._kernels, *self._group_kernels)]
+            shared = [field.network for field in fields if isinstance(field, SharedField)]  # no submodules
+            owners = _modules([*layers, *dict.fromkeys(shared)])
         versions = [
             # Changes of inference tensors are not counted, so their kernels are always sampled again.
             (t.data_ptr(), object() if t.is_inference() else t._version)  # noqa: SLF001

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._kinds import TEXT, Choice
 from .._object_kinds import TensorOf
 from ._linear import first_outputs
@@ -85,11 +86,14 @@ class Field(nn.Module):
     starts: ClassVar[tuple[str, ...]] = ()
     #: name of the starting values that this field was drawn with, if any
     start: str | None = None
+    #: whether the values are more than starting values, so that a layer made of this field must not scale them
+    _keeps_scale = False
 
     @checked()
     def __init__(self, dim: int, channels: int) -> None:
         super().__init__()
         self.dim, self.channels = dim, channels
+        self.register_load_state_dict_post_hook(_keep_scale)
 
     @checked(coords=TensorOf("float", "…, .dim"))
     def forward(self, coords: Tensor, channels: int | None = None) -> Tensor:
@@ -146,7 +150,7 @@ class Field(nn.Module):
 
     def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
         """Return the first ``channels`` values at checked ``coords``; a field with features computes no others."""
-        features = self.features(coords)
+        features = None if has_hooks(self) else self.features(coords)
         if features is None:
             return self.evaluate(coords)[..., :channels]
         weight, bias = self.readout()
@@ -205,6 +209,10 @@ class Field(nn.Module):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, channels={self.channels}"
+
+
+def _keep_scale(field: Field, _: object = None) -> None:
+    field._keeps_scale = True  # noqa: SLF001
 
 
 @checked()

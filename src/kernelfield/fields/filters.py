@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._object_kinds import TensorOf
 from .._signature import with_arguments_of
@@ -131,7 +132,7 @@ class FilterNetwork(Field):
             self.frequency,
             self.phase,
             [getattr(self, name) for name in self.envelope_parameters],
-            [(m.weight, m.bias) for m in self.linears],  # type: ignore[misc]
+            [m if has_hooks(m) else (m.weight, m.bias) for m in self.linears],  # type: ignore[misc]
         )
         return values.view(*coords.shape[:-1], values.shape[-1])
 
@@ -193,7 +194,7 @@ class FilterNetwork(Field):
         frequency: Tensor,
         phase: Tensor,
         shape: list[Tensor],
-        linears: list[tuple[Tensor, Tensor]],
+        linears: Sequence[tuple[Tensor, Tensor] | nn.Module],
     ) -> Tensor:
         """Return the features of one network, (points, hidden), or of n stacked networks, (n, points, hidden)."""
         linear = nn.functional.linear if phase.dim() == 2 else affine
@@ -206,8 +207,8 @@ class FilterNetwork(Field):
             if envelope is not None:
                 filters = filters * envelope
         h, *rest = filters.unflatten(-1, phase.shape[-2:]).unbind(-2)
-        for (weight, bias), g in zip(linears, rest, strict=True):
-            h = linear(h, weight, bias) * g
+        for layer, g in zip(linears, rest, strict=True):
+            h = (layer(h) if isinstance(layer, nn.Module) else linear(h, *layer)) * g
         return h
 
     def scale_(self, factor: float | Tensor) -> FilterNetwork:

@@ -60,4 +60,5 @@ def fit_field(field: Field, coords: Tensor, values: Tensor, *, steps: int = 500,
         error.backward()
         optimizer.step()
         errors.append(error.detach())
+    field._keeps_scale = True  # noqa: SLF001
     return torch.stack(errors).tolist()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._signature import with_arguments_of
 from ._linear import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
@@ -91,7 +92,8 @@ class MLP(Field):
     def features(self, coords: Tensor) -> Tensor:
         first: Any
         first, *hidden = self.linears[:-1]
-        x = self._activate(project(coords, first.weight, first.bias), 0)
+        z = first(coords) if has_hooks(first) else project(coords, first.weight, first.bias)
+        x = self._activate(z, 0)
         for i, linear in enumerate(hidden, 1):
             x = self._activate(linear(x), i)
         return x

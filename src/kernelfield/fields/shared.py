@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._object_kinds import Instance
 from ._linear import scale_linear_
 from .base import Field
@@ -58,7 +59,8 @@ class SharedField(Field):
         return self.out(self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
-        return nn.functional.gelu(self.network.evaluate(coords))
+        network = self.network
+        return nn.functional.gelu(network(coords) if has_hooks(network) else network.evaluate(coords))
 
     def readout(self) -> tuple[Tensor, Tensor]:
         return self.out.weight, self.out.bias

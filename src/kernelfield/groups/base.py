@@ -324,7 +324,7 @@ class Group:
         return everything[torch.randint(len(everything), (n,), generator=generator, device=everything.device)]
 
     def __eq__(self, other: object) -> bool:
-        return type(self) is type(other) and vars(self) == vars(other)
+        return type(self) is type(other) and _are_equal(vars(self), vars(other))
 
     def __hash__(self) -> int:
         return hash(repr(self))
@@ -338,6 +338,17 @@ def _described(value: Any) -> str:
     if isinstance(value, Group):
         return value.kind
     return repr(value.tolist() if hasattr(value, "tolist") else value)
+
+
+def _are_equal(a: Any, b: Any) -> bool:
+    """Return whether two attributes of groups are equal; unlike ``==``, it compares tensors and arrays as a whole."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        return a.keys() == b.keys() and all(_are_equal(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(_are_equal(x, y) for x, y in zip(a, b, strict=True))
+    if hasattr(a, "tolist") and hasattr(b, "tolist"):
+        return a is b or bool(a.tolist() == b.tolist())
+    return bool(a == b)
 
 
 def wrap(angle: Tensor, margin: float = 0.0) -> Tensor:

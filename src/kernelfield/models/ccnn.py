@@ -25,6 +25,7 @@ from ..layers import (
 )
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
+from ..layers.kernel_state import in_full_precision
 from ..layers.pointwise import NORMS
 from .kernel_arguments import KERNEL_KINDS, kernel_reach
 from .point_classifier import PointClassifier, append_queries, in_time_order
@@ -186,6 +187,13 @@ class CCNN(PointClassifier):
         # Blocks that begin with their norm return outputs that are not normalised.
         self.final_norm = make_norm(norm if prenorm and block != "resnet" else "none", channels)
         self.readout = Readout(channels, out_channels, readout)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> CCNN:
+        super()._apply(fn, recurse=False)
+        for name, child in self.named_children() if recurse else ():
+            # Layers keep their fields in float32; the network that fields share is not in one of them.
+            child._apply(in_full_precision(fn) if name == "kernel_network" else fn)  # noqa: SLF001
+        return self
 
     def _replace_classifier(self, num_classes: int) -> None:
         super()._replace_classifier(num_classes)

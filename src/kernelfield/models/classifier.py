@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import has_hooks
 from .._kinds import Int
 from .._object_kinds import TensorOf
 from ..layers.group import GroupPool
@@ -150,6 +151,8 @@ class GroupNetwork(Classifier):
             look_ups = {k.look_up: k for k in kernels if k.look_up is not None}
             self._tables = SharedLookUp(list(look_ups)), list(look_ups.values())
         shared, kernels = self._tables
+        if has_hooks(*[kernel.field for kernel in kernels]):
+            return contextlib.nullcontext()
         return shared.kernels([kernel.spline.coefficients for kernel in kernels])
 
     def _set_last(

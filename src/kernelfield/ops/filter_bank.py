@@ -222,6 +222,9 @@ def _paths(x: Tensor, kernels: Sequence[Tensor | Dilated], boundary: str, method
     training = torch.is_grad_enabled() and any(t.requires_grad for t in (x, *tensors))
     # An unknown length is replaced by that of a short sound; the order of the methods hardly depends on it.
     shape = tuple((4096 if axis >= 2 else 8) if is_symbolic(n) else n for axis, n in enumerate(x.shape))
+    if any(is_symbolic(*points) for _, _, *points in shapes):
+        return ["fft"] * len(kernels)  # kernels of symbolic length are as long as the input
+    shapes = tuple((*(8 if is_symbolic(n) else n for n in shape[:2]), *shape[2:]) for shape in shapes)
     key = (shape, shapes, forms, boundary == "periodic", x.device.type, training)
     if torch.compiler.is_compiling():
         return _cheapest_paths(*key)
@@ -265,6 +268,10 @@ def _cheapest_paths(
     spectral = set(order[:chosen])
     return ["fft" if i in spectral else alone[i][1] for i in range(len(shapes))]
 
+
+# torch.compile calls the function while it traces: with dynamic=True the costs would be symbolic numbers, and it cannot
+# sort those.
+_cheapest_paths._dynamo_marked_constant = True  # type: ignore[attr-defined]  # noqa: SLF001
 
 #: cached, and a separate function because a compiler does not trace through caches
 _known_paths = functools.lru_cache(maxsize=10_000)(_cheapest_paths)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from .._hooks import has_hooks
 from ..layers import ContinuousConv
 from ..layers.continuous.kernel_sampler import recall_kernel, remember_kernel
 from ..ops import conv
@@ -144,8 +145,8 @@ def kernel_part(layer: ContinuousConv, grid: KernelGrid, first: int, count: int)
 
 def _field_rows(field: Field, coords: Tensor, rows: Tensor) -> Tensor:
     """Return some of the values of a field at (points, dim) coordinates: (points, rows)."""
-    features = field.features(coords)
+    features = None if has_hooks(field) else field.features(coords)
     if features is None:
-        return field.evaluate(coords)[..., rows]
+        return field(coords)[..., rows]
     weight, bias = field.readout()
     return torch.nn.functional.linear(features, weight[rows], bias[rows])

@@ -79,10 +79,12 @@ def check_causal(network: nn.Module) -> None:
 
 
 def _walk(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
-    """Yield modules by name, except those inside a convolution, such as its field, which never see the signal."""
+    """Yield modules by name, except fields of convolutions and what they share, which never see the signal."""
     yield name, module
     if isinstance(module, _CONTAINERS):
         for key, child in module.named_children():
+            if isinstance(module, CCNN) and child is module.kernel_network:
+                continue
             yield from _walk(child, f"{name}.{key}" if name else key)
 
 

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import with_hooks_of
 from .._kinds import POSITIVE, Choice, Int, ListOf
 from .._object_kinds import IterableOf, MappingOf, TensorOf
 from .causality import check_causal, convolutions, separate
@@ -150,6 +151,7 @@ def distil(
         else:
             made = _rebuilt(name, layer, state)
         if made is not None:
+            with_hooks_of(layer, made)
             if name == "":
                 network = made
             else:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import with_hooks_of
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from .._object_kinds import TensorOf
 from ..export import METADATA, describe_export, quiet_exporter
@@ -129,6 +130,7 @@ class StreamStep(nn.Module):
         for name, layer in layers.items():
             stateful = hasattr(layer, "state_names")
             made = _StoredStateLayer(layer, name, store) if stateful else _PlainReadout(layer)
+            with_hooks_of(network.get_submodule(name), made)
             if name == "":
                 network = made
             else:

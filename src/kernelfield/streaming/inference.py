@@ -7,7 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrize import is_parametrized
 
+from .._hooks import has_hooks
 from ..layers import BatchNorm, Pointwise, SeparableConv
 from ..ops.fused import activate
 
@@ -102,17 +104,23 @@ class FixedNorm(BatchNorm):
 
 def fold_bias(module: nn.Module) -> None:
     """Fold the depthwise bias of a separable convolution into its pointwise bias, once instead of at every sample."""
-    if isinstance(module, SeparableConv) and module.depthwise.bias is not None and module.pointwise.bias is not None:
-        _, bias = module.pointwise.active_parameters(offset=module.depthwise.bias)
-        assert bias is not None
-        module.pointwise.bias.copy_(bias)
-        module.depthwise.bias = None
+    if not isinstance(module, SeparableConv) or has_hooks(module.pointwise, module.depthwise):
+        return
+    first, last = module.depthwise, module.pointwise
+    if any(map(is_parametrized, (first, last))) or first.bias is None or last.bias is None:
+        return  # a bias that is computed at every call cannot be replaced
+    _, bias = last.active_parameters(offset=first.bias)
+    assert bias is not None
+    # Not in place, since layers may share a bias.
+    last.bias, first.bias = nn.Parameter(bias.detach(), requires_grad=False), None
 
 
 def with_fixed_layers(network: nn.Module) -> nn.Module:
     """Replace the pointwise maps and batch norms of a network in evaluation mode by fixed ones, and return it."""
     for name, module in list(network.named_modules()):
         made: nn.Module | None = None
+        if has_hooks(module):
+            continue
         if type(module) is Pointwise:
             made = FixedPointwise(module)
         elif type(module) is BatchNorm and module.running_mean is not None:

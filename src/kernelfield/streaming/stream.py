@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._hooks import with_hooks_of
 from .._kinds import POSITIVE, Int, ListOf
 from .._object_kinds import TensorOf
 from ..cuda_graphs.backend import CudaBackend
@@ -253,9 +254,10 @@ def _make_stateful(net: nn.Module, batch: int, step: float) -> nn.Module:
                 replaced[name] = RunningReadout(module, batch=batch)
             elif isinstance(module, CumulativeNorm):
                 replaced[name] = RunningNorm(module, batch=batch)
-    if "" in replaced:
-        return replaced[""]
     for name, module in replaced.items():
+        with_hooks_of(network.get_submodule(name), module)
+        if name == "":
+            return module
         network.set_submodule(name, module)
     return with_fixed_layers(network)
 

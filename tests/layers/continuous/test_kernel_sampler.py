@@ -77,17 +77,17 @@ def test_different_layers_sample_separately() -> None:
     assert sample_kernels(layers, torch.randn(1, 2, 8)) == [None] * len(layers)
 
 
-@pytest.mark.parametrize("part", ["field", "mask"])
+@pytest.mark.parametrize("part", ["field", "field.out", "mask"])
 def test_hooks_on_fields_and_masks_are_called(part: str) -> None:
     """Kernels that are sampled together would call neither the fields nor the masks."""
     net = CCNN(1, 2, size=16, channels=4, blocks=3, sigma=0.2).eval()
     x = torch.randn(1, 1, 16)
     before, seen = net(x), []
     for block in net.blocks:
-        getattr(block.conv.depthwise, part).register_forward_hook(lambda *call: seen.append(call[2].shape))
+        block.conv.depthwise.get_submodule(part).register_forward_hook(lambda *call: seen.append(call[2].shape))
     torch.testing.assert_close(net(x), before)
     assert len(seen) == 3
-    getattr(net.blocks[1].conv.depthwise, part).register_forward_hook(lambda *call: 0 * call[2])
+    net.blocks[1].conv.depthwise.get_submodule(part).register_forward_hook(lambda *call: 0 * call[2])
     assert net.blocks[1].conv.depthwise.kernel().abs().max() == 0
     assert not torch.equal(net(x), before)
 

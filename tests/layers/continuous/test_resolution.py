@@ -11,7 +11,7 @@ from torch import nn
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import SIREN, Field, MAGNet
 from kernelfield.layers.continuous.sampled_kernel import smooth_kernel
-from kernelfield.testing import assert_resolution_consistent
+from kernelfield.testing import assert_exports, assert_resolution_consistent
 
 STEPS = (0.5, 2.0, 0.37)
 
@@ -79,6 +79,21 @@ def test_measure_is_accounted_for() -> None:
         assert_resolution_consistent(
             lambda x, step: layer(x, step=step) / step, packet, shape=[128], steps=STEPS, rtol=0.2
         )
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_smooth_kernels_export_with_dynamic_length(causal: bool) -> None:
+    class Fine(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = CKConv(2, 3, size=32, causal=causal, smooth=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x, step=0.4)
+
+    shapes = {"x": {2: torch.export.Dim("length", min=3)}}
+    others = [(torch.randn(2, 2, n),) for n in (3, 17, 300)]
+    assert_exports(Fine().eval(), (torch.randn(2, 2, 40),), shapes, others)
 
 
 def test_smooth_kernels_agree_in_2d() -> None:

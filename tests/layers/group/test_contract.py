@@ -91,6 +91,22 @@ class TestAttentiveLiftingConv(GroupLayerContract):
         return AttentiveLiftingConv(2, 3, group=group, attention_size=3)
 
 
+class TestInputAttentiveLiftingConv(GroupLayerContract):
+    traced = False
+    lifts = True
+
+    def make(self, group):
+        return AttentiveLiftingConv(2, 3, group=group, attention="input", attention_size=3)
+
+
+class TestGatedLiftingConv(GroupLayerContract):
+    traced = False
+    lifts = True
+
+    def make(self, group):
+        return AttentiveLiftingConv(2, 3, group=group, attention="gate")
+
+
 class TestAttentiveGroupConv(GroupLayerContract):
     traced = "exports"
     size = out_size = 4

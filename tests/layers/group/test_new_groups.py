@@ -38,6 +38,9 @@ class Transposition(Group):
 
     dim, order, table_size, on_grid = 2, 2, (2,), True
 
+    def __init__(self):
+        self.matrices = torch.tensor([[[1.0, 0.0], [0.0, 1.0]], [[0.0, 1.0], [1.0, 0.0]]])
+
     def product(self, a, b):
         return torch.remainder(a + b, 2)
 
@@ -54,8 +57,7 @@ class Transposition(Group):
         return 2 * a - 1
 
     def matrix(self, a):
-        a = a[..., 0]
-        return torch.stack([torch.stack([1 - a, a], -1), torch.stack([a, 1 - a], -1)], -2)
+        return self.matrices.to(a)[a[..., 0].round().long()]
 
     def generator(self, v):
         return v.new_zeros(*v.shape[:-1], 2, 2)

@@ -241,10 +241,13 @@ class Interval(Distribution):
 
     @torch.no_grad()
     def adapt_(self) -> Interval:
-        self.width.clamp_(0, 1)
-        # The margin absorbs rounding: at a width of 0.50000003, half of 8 samples are still 4.
-        needed = 1.0 if self.width.is_meta else float(self.width) * (1 - 1e-6)
-        self.count = max(1, math.ceil(self.samples * needed))
+        if isinstance(self.width, nn.Parameter):  # and not computed for one call, whose graph a change would break
+            self.width.clamp_(0, 1)
+        width = 1.0 if self.width.is_meta else float(self.width)
+        # The margin absorbs rounding: at a width of 0.50000003, half of 8 samples are still 4. After a training that
+        # has diverged the width is NaN.
+        needed = self.samples * width * (1 - 1e-6) if math.isfinite(width) else self.samples
+        self.count = min(self.samples, max(1, math.ceil(needed)))
         super().adapt_()
         return self
 

@@ -12,6 +12,7 @@ from ..._checks import floats_per_axis
 from ..._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from ..._object_kinds import TensorOf
 from ...ops import conv
+from ...ops.filter_bank import fit_kernel
 from ...ops.fused import drop
 from ...ops.points.finite import fill_padding
 from ...ops.points.point_conv import METHODS as POINT_METHODS
@@ -65,12 +66,14 @@ class ContinuousConv(SampledKernel):
             :func:`kernelfield.ops.point_conv`.
         tolerance: error of the point method "grid", relative to the kernel.
         depthwise: whether each channel has its own kernel and channels are not mixed.
-        smooth: whether to blur the kernel over a training step if the input's step is finer. The blur removes
+        smooth: whether to blur the kernel over a training step if the input's step is finer, on grids. The blur removes
             frequencies that training never saw (chapter 2, appendix "Dealing with High-Frequency Components").
         neighbors: with ``coords``, sum over only this many nearest points.
         gain: "start" scales the kernel as in the publication of the field's starting values
             (:mod:`kernelfield.fields.start`). With a number, the layer maps white noise of variance 1 to variance
-            gain² at initialisation (chapter 3, section 4.1). None leaves the field as it was drawn.
+            gain² at initialisation (chapter 3, section 4.1). None leaves the field as it was drawn. A field that is
+            passed itself is scaled once: "start" leaves it as it is if another layer uses it, or if it was fitted
+            (:func:`kernelfield.fields.fit_field`) or loaded from a state.
         kernel: further arguments of :class:`SampledKernel`: dim, size, field, mask, crop, causal, spread.
 
     Attributes:
@@ -212,6 +215,8 @@ class ContinuousConv(SampledKernel):
             kernel = drop(kernel, self.kernel_dropout)
         if not torch.is_autocast_enabled(x.device.type):
             kernel = kernel.to(x.dtype)
+        if self.boundary == "periodic":  # a long kernel reaches a short signal more than once
+            kernel = fit_kernel(kernel, x, self.boundary)
         return conv(x, kernel, causal=self.causal, boundary=self.boundary, groups=groups, method=self.method)
 
 

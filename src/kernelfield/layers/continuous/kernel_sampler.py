@@ -15,9 +15,10 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis
+from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
-from ...ops.fieldnet import grid_points, has_hooks, sample_fields
+from ...ops.fieldnet import grid_points, sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from ..._arguments import checked
+from ..._hooks import has_hooks
 from ..._kinds import POSITIVE
 from ..._object_kinds import Instance, TensorOf
 from ...ops import plan_points, point_conv, point_sums
@@ -173,7 +174,9 @@ def _support(
 def uses_features(layer: ContinuousConv) -> bool:
     """Return whether sums of the field's features are cheaper than sums of its values."""
     pairs = layer.in_channels * layer.out_channels // layer.groups
-    features = layer.field.features(layer.reach.new_zeros(1, layer.dim)) if layer.groups == 1 else None
+    if layer.groups > 1 or has_hooks(layer.field):
+        return False
+    features = layer.field.features(layer.reach.new_zeros(1, layer.dim))
     return features is not None and layer.neighbors is None and 2 * (features.shape[-1] + 1) <= pairs
 
 

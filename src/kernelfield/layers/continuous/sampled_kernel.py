@@ -12,12 +12,12 @@ from torch import Tensor
 
 from ... import grids
 from ..._arguments import checked
-from ..._checks import floats_per_axis, per_axis
+from ..._checks import floats_per_axis, is_symbolic, per_axis
 from ..._computed import ComputedBuffers, keep_values
+from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
 from ...ops import conv
-from ...ops.fieldnet import has_hooks
 from ..kernel_state import in_full_precision, keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
@@ -109,9 +109,11 @@ class SampledKernel(ComputedBuffers):
         #: whether to freeze the kernel for each step at its first use
         self._freezes_on_use = False
         if isinstance(gain, str):
-            self._apply_published_scale_()
+            if not self.field._keeps_scale:  # noqa: SLF001
+                self._apply_published_scale_()
         elif gain is not None:
             self.preserve_variance_(float(gain))
+        self.field._keeps_scale = True  # noqa: SLF001  # another layer of the same field would change this one
 
     @checked(step=PerAxis(POSITIVE))
     def kernel(self, step: float | Sequence[float] = 1.0, *, measured: bool = True) -> Tensor:
@@ -371,13 +373,15 @@ def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
     tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
     """
     for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
-        reach = min(round(1 / step), kernel.shape[axis] - 1)
+        points, reach = kernel.shape[axis], round(1 / step)
+        if not is_symbolic(points):  # a comparison would fix a dynamic length
+            reach = min(reach, points - 1)
         if step >= 1 or reach < 1:
             continue
         offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
         window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
         lines = kernel.movedim(axis, -1)
-        flat = lines.reshape(-1, 1, lines.shape[-1])
-        blurred = conv(flat, window, method="direct") / conv(torch.ones_like(flat[:1]), window, method="direct")
-        kernel = blurred.view(lines.shape).movedim(-1, axis)
+        flat = lines.flatten(0, -2).unsqueeze(1)
+        blurred = conv(flat, window, method="direct") / conv(flat.new_ones(1, 1, points), window, method="direct")
+        kernel = blurred.squeeze(1).unflatten(0, lines.shape[:-1]).movedim(-1, axis)
     return kernel

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._hooks import weight_of
 from ..._kinds import Int
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
@@ -114,7 +115,7 @@ class InputAttention(_SignalAttention):
         with torch.autocast(x.device.type, enabled=False):
             psi = folded(self.kernel())
             if self.lifting:
-                maps: Any = x.unsqueeze(2), self.squeeze.weight, self.excite.weight, psi
+                maps: Any = x.unsqueeze(2), weight_of(self.squeeze), weight_of(self.excite), psi
             else:
                 maps = x, _matrix(self.squeeze()), _matrix(self.excite()), psi
         return tuple(match_precision(t, x) for t in maps)
@@ -151,7 +152,7 @@ class GateAttention(_SignalAttention):
 
     def maps(self, x: Tensor) -> tuple[Tensor, Tensor]:
         r"""Return two factors like :meth:`InputAttention.maps`: 1, and α of shape (batch, 1, [group,] \*space)."""
-        weight = self.kernel.weight if isinstance(self.kernel, nn.Linear) else _matrix(self.kernel())
+        weight = weight_of(self.kernel) if isinstance(self.kernel, nn.Linear) else _matrix(self.kernel())
         flat = x.flatten(1, 1 if self.lifting else 2)
         scores = torch.einsum("oi,bi...->bo...", weight.to(x.dtype), flat)
         gate = scores.sigmoid()

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
+from ..._hooks import has_hooks
 from ...fields import SIREN, Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from ..kernel_state import in_full_precision, keep_geometry
@@ -98,7 +99,8 @@ class GroupKernel(ComputedBuffers):
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
         # The kernel's reach in space at the identity, in its own coordinates.
-        self.reach = self._reach()
+        ends = group.ordered and self.field.lattice is not None and on_space
+        self.reach = max(self.spline.support()[-group.dim :]) if ends else 1.0
         table = self.field.lattice == "table" and group.isometric and group.finite
         self.on_nodes = table and (group.on_grid or not on_space)
         self.register_computed("rotation", self._rotation() if table and not self.on_nodes else None)
@@ -124,6 +126,8 @@ class GroupKernel(ComputedBuffers):
 
     def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
+        if self._forward_hooks or self._forward_pre_hooks:
+            return self(out_elements, in_elements).flip(tuple(range(4, 4 + self.group.dim)))
         return self._kept(out_elements, in_elements, flip=True)
 
     @contextlib.contextmanager
@@ -156,7 +160,8 @@ class GroupKernel(ComputedBuffers):
 
     def _sample(self, out_elements: Tensor | None, in_elements: Tensor | None, *, flip: bool) -> tuple[Tensor, bool]:
         """Return the kernel and whether it is already flipped; some paths can flip it at no cost."""
-        if out_elements is None and in_elements is None and self.look_up is not None:
+        hooked = has_hooks(self.field)
+        if out_elements is None and in_elements is None and self.look_up is not None and not hooked:
             parameter = self.spline.coefficients
             if self.rotation is None:
                 return self.look_up(parameter), self.look_up.flip
@@ -166,7 +171,7 @@ class GroupKernel(ComputedBuffers):
         dtype, device = torch.promote_types(parameter.dtype, torch.float32), parameter.device
         out = self.group.elements(dtype, device) if out_elements is None else out_elements.to(dtype)
         into = self.group.elements(dtype, device) if in_elements is None else in_elements.to(dtype)
-        if self.on_nodes:
+        if self.on_nodes and not hooked:
             return self._arrange(self.spline.coefficients[nodes_at(self.coordinates(out, into), self._size())]), False
         if self.disc is None:
             return self._arrange(self._evaluate(self.coordinates(out, into), out)), False
@@ -280,11 +285,6 @@ class GroupKernel(ComputedBuffers):
         if self.field.lattice is None:
             raise TypeError(f"field must be a table or a spline, got {type(self.field).__name__}")
         return cast("BSpline", self.field)
-
-    def _reach(self) -> float:
-        if not self.group.ordered or self.field.lattice is None or not self.on_space:
-            return 1.0
-        return max(self.spline.support()[-self.group.dim :])
 
     def _rotated(self, table: Tensor) -> Tensor:
         """Return the table rotated in space by every output element: (n_out·points, group nodes·out·in)."""

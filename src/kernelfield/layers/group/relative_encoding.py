@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
+from ..._hooks import has_hooks
 from ..._kinds import Int
 from ...fields import MLP, Field, Table, build_field
 from .table_lookup import nodes_at
@@ -104,7 +105,7 @@ class RelativeEncoding(ComputedBuffers):
         If ``out_elements`` is None, both are all elements in the group's order, and their codes are rows of a table.
         """
         if out_elements is None:
-            if self.elements is not None and self.nodes is not None:
+            if self.elements is not None and self.nodes is not None and not has_hooks(self.elements):
                 return F.embedding(self.nodes, self.elements.coefficients)
             out_elements = in_elements
         if self.elements is None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._hooks import has_hooks
 from ..._kinds import Choice
 from ...ops import Dilated
 from .correlate import convolve_bank
@@ -84,7 +85,7 @@ def _kernel(kernel: GroupKernel, k: int, inputs: range) -> Tensor | Dilated:
 def _dilated(kernel: GroupKernel, k: int, inputs: range) -> Dilated | None:
     """Return the kernel as dilated coefficients, if it is a spline on the samples and the dilation is an integer."""
     group, stretch = kernel.group, kernel.group.stretches()[k]
-    if kernel.field.lattice is None or not group.ordered:
+    if kernel.field.lattice is None or not group.ordered or has_hooks(kernel.field):
         return None
     if group.dim != 1 or stretch != round(stretch) or not kernel.on_space:
         return None

@@ -17,18 +17,19 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from ..._hooks import has_hooks
 from ..backend import use_triton
 from ..graph_cache import graph_cache
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from ...fields.base import Architecture, Field
     from ...grids import KernelGrid
 
-__all__ = ["grid_points", "has_hooks", "sample_fields"]
+__all__ = ["grid_points", "sample_fields"]
 
 #: widest hidden layer that fits into the registers of a program
 MAX_HIDDEN = 64
@@ -77,22 +78,6 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
     [[-0.5], [0.0], [0.5]]
     """
     return (_cached_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
-
-
-def has_hooks(*modules: nn.Module | None) -> bool:
-    """Return whether one of the modules has hooks, so that it must be called itself and not in a batch.
-
-    >>> module = torch.nn.Identity()
-    >>> handle = module.register_forward_hook(print)
-    >>> has_hooks(module)
-    True
-    """
-    for module in modules:
-        if module is not None:
-            forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
-            if forward or module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001
-                return True
-    return False
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
