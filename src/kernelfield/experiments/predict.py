@@ -21,6 +21,7 @@ from ..data.base import Batch
 from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines
 from ..data.sets.series.long_table import QueryTimes, read_queries
+from ..data.transforms.series_checks import compare_coords
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
@@ -122,6 +123,7 @@ class TrainedRun:
         }
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
+        compare_coords(batch, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
     @checked(source=ANY, step=POSITIVE | None, at=ANY)

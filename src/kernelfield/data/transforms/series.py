@@ -26,7 +26,7 @@ from .split import check_trained, class_index, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "query_targets", "samples_like", "task_of"]
+__all__ = ["Series", "build", "query_targets", "samples_like", "target_of", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
@@ -133,7 +133,7 @@ def build(
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
-        values64 = np.array([[_target(s)] for s in series])
+        values64 = np.array([[target_of(s)] for s in series])
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
     groups = [s.group for s in series] if series[0].group else None
@@ -176,7 +176,7 @@ def _check_dates(series: Sequence[Series], dates: bool) -> None:
         raise ValueError(f"{wrong.where}: expected times that are {kinds[0]}, like those of training, found {kinds[1]}")
 
 
-def _target(series: Series) -> float:
+def target_of(series: Series) -> float:
     """Return the label of a series as a finite number, for a regression."""
     try:
         value = float(series.label)
