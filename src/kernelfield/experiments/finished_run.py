@@ -16,7 +16,7 @@ from .._signature import takes_argument
 from ..data.base import one_step
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
+from ..data.metadata import changed_metadata, from_metadata, metadata, same_labels, same_samples, samples_record
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
@@ -291,18 +291,19 @@ def check_same_data(run: Run, data: Data, remedy: str) -> None:
     then, now = stored.get("samples"), samples_record(data)
     if then is None:
         return
-    if same_samples(then, now):
-        changed = changed_metadata(stored, metadata(data))
-        if not changed:
-            return
+    changed = changed_metadata(stored, metadata(data)) if same_labels(then, now) else ""
+    if changed:
         what = "the statistics of their values" if changed == "prepare" else changed
         raise ValueError(
             f"data must be those on which {run.folder} was trained, but they have changed ({what}); {remedy}"
         )
+    if same_samples(then, now):
+        return
     counts = [
         ", ".join(f"{record[name]} for {name}" for name in ("train", "validation", "test")) for record in (then, now)
     ]
-    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else "other labels or another order"
+    what = "other values" if same_labels(then, now) else "other labels"
+    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else f"{what} or another order"
     raise ValueError(
         f"data must be those on which {run.folder} was trained, but they have changed ({found}), and test samples may "
         f"have been training samples; {remedy}"
