@@ -20,7 +20,7 @@ from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
-from .transforms.to_sequence import pixel_order
+from .transforms.to_sequence import Flatten, pixel_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -223,7 +223,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     if x.is_floating_point() and full is not None and least >= low and most <= 1:
         return x.float() * full
     whole = not x.is_floating_point() or bool((seen == seen.round()).all())
-    if x.dtype == torch.bool or not whole or least < limits.min or most > limits.max:
+    offset = x.dtype == torch.uint8 and full is not None  # silence of 8-bit sounds is 128, and that of int16 is 0
+    if x.dtype == torch.bool or offset or not whole or least < limits.min or most > limits.max:
         kind = str(stored).removeprefix("torch.")
         floats = "" if full is None else f" or floats in [{low}, 1]"
         got = f"{str(x.dtype).removeprefix('torch.')} from {least:.4g} to {most:.4g}"
@@ -261,15 +262,14 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
     """
     normal = _channel_statistics(data.test.prepare)
     x = batch.inputs
-    if normal is None or x.dim() < 3 or x.shape[1] != normal.mean.shape[1] or not x.numel():
+    if normal is None or x.dim() < 3 or x.shape[1] != len(normal[0]) or not x.numel():
         return
     values = x.detach().double().movedim(1, 0).flatten(1)
     if batch.mask is not None:
         unseen = ~batch.mask.bool().flatten()
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
     compare_fill_values(values.unsqueeze(0), data.channels, where)
-    mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
-    compare_channels(values, mean, std, data.channels, where, other_size=other_size, stacklevel=4)
+    compare_channels(values, *normal, data.channels, where, other_size=other_size, stacklevel=4)
 
 
 def compare_channels(
@@ -307,11 +307,18 @@ def compare_channels(
         )
 
 
-def _channel_statistics(prepare: Any) -> Normalize | None:
-    """Return the step of a preparation that normalises raw values of each channel; None if there is none."""
+def _channel_statistics(prepare: Any) -> tuple[Tensor, Tensor] | None:
+    """Return the means and deviations by which a preparation normalises raw channels; None if it does not."""
     if isinstance(prepare, Chain):
         return _channel_statistics(prepare.steps[0])
-    return prepare if isinstance(prepare, Normalize) and prepare.mean.shape[2:].numel() == 1 else None
+    if isinstance(prepare, Flatten):
+        return _channel_statistics(prepare.before)
+    if isinstance(prepare, Normalize) and prepare.mean.shape[2:].numel() == 1:
+        return prepare.mean.double().flatten(), prepare.std.double().flatten()
+    if isinstance(prepare, Standardize):
+        mean, std = (torch.tensor(values, dtype=torch.float64) for values in (prepare.mean, prepare.std))
+        return mean / prepare.scale, std / prepare.scale
+    return None
 
 
 def _full_scale(prepare: Any) -> float | None:
