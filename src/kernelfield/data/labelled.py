@@ -19,6 +19,7 @@ from .sets.clouds import cloud_folder as clouds
 from .sets.images import image_folder as images
 from .sets.series.csv_series import read_labelled
 from .sets.series.ts_archive import read_archive
+from .sets.text.characters import text_samples
 from .transforms.series import query_targets, samples_like, target_of
 from .transforms.series_checks import compare_coords
 
@@ -147,6 +148,12 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     return replace(data.test, inputs=inputs, target=target, coords=coords, mask=mask)
 
 
+def _text(data: Data, path: Path, source: dict[str, Any]) -> Split:  # noqa: ARG001
+    if not path.is_file():
+        raise ValueError(f"data must be a text file, like that of the run, got {path}")
+    return text_samples(path, data.classes, data.test.inputs.shape[1])
+
+
 #: readers of labelled samples for the loaders of custom data, by name
 CUSTOM_LOADERS: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
     "csv_series": _series,
@@ -155,4 +162,5 @@ CUSTOM_LOADERS: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
     "wav_folder": _sounds,
     "cloud_folder": _clouds,
     "arrays": _arrays,
+    "text": _text,
 }
