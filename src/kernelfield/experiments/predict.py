@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedRun", "find_files"]
 
+#: longest path of a file in characters
+LONGEST_PATH = 4096
 #: samples per batch, unless the recipe sets it
 BATCH = 64
 
@@ -322,6 +324,9 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
         found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]  # noqa: PTH207
     elif path.suffix.lower() == ".txt" and path.is_file():
         lines = [line.strip() for line in read_lines(path)]
+        longest = max(map(len, lines), default=0)
+        if longest > LONGEST_PATH:
+            raise ValueError(f"file must list files, one per line, got {path} with a line of {longest} characters")
         found = [path.parent / line for line in lines if line and not line.startswith("#")]
     else:
         return [path]
