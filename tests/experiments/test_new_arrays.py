@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import torch
 
+from kernelfield.data.base import Batch
 from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
-from kernelfield.experiments.sample_files import read_samples
+from kernelfield.experiments.sample_files import check_samples, read_samples
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -114,3 +115,21 @@ def test_labels_of_a_test_that_are_no_numbers_are_named(label: str, tmp_path: Pa
     (tmp_path / "new.csv").write_text(f"label,t0,t1\n1.5,0,1\n{label},1,2\n")
     with pytest.raises(ValueError, match=r"new\.csv, line 3: .* label"):
         labelled_split(data, tmp_path / "new.csv", source)
+
+
+def test_masks_that_hide_a_sample_or_have_another_shape_are_refused(tmp_path: Path) -> None:
+    recipe = recipe_for_path(write(tmp_path / "x.npz"))
+    data = recipe_data(recipe)
+    seen = np.arange(SAMPLES)[:, None] > np.zeros(POINTS)
+    with pytest.raises(ValueError, match="sample 0"):
+        read_samples(write(tmp_path / "new.npz", mask=seen), recipe, data)
+    with pytest.raises(ValueError, match="mask of inputs"):
+        check_samples(Batch(torch.zeros(2, 1, POINTS), mask=torch.ones(2, 5, dtype=torch.bool)), recipe, data, "inputs")
+
+
+def test_arrays_of_another_size_are_announced_in_a_test(tmp_path: Path) -> None:
+    x, y = np.random.default_rng(0).normal(size=(20, 1, 8, 8)), np.arange(20) % 2
+    np.savez(tmp_path / "x.npz", x=x, y=y)
+    np.savez(tmp_path / "large.npz", x=x.repeat(2, axis=2).repeat(2, axis=3), y=y)
+    with pytest.warns(UserWarning, match=r"samples of .*large\.npz have size 16×16"):
+        labelled_split(load("arrays", tmp_path / "x.npz"), tmp_path / "large.npz", SOURCE)

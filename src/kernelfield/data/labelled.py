@@ -12,7 +12,7 @@ from .._arguments import checked
 from .base import Batch, Split
 from .io.arrays import as_coords
 from .io.pairs import split_files
-from .preprocessing import compare_values, in_stored_range
+from .preprocessing import compare_size, compare_values, in_stored_range
 from .sets.arrays import array_target, read_array_file
 from .sets.audio import sound_folder as sounds
 from .sets.clouds import cloud_folder as clouds
@@ -141,6 +141,7 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
         raise ValueError(f"{file} must hold coords, since the run is on irregular times or points, found none")
     batch = Batch(inputs, coords=coords, mask=mask)
     compare_values(batch, data, f"{file}, array inputs,")
+    compare_size(replace(batch, step=data.test.step), data, str(file))
     compare_coords(batch, data, str(file))
     unseen = inputs.isnan().all(dim=1)
     if data.test.mask is not None or bool(unseen.any()):

@@ -27,7 +27,15 @@ if TYPE_CHECKING:
 
     from .base import Data
 
-__all__ = ["Preprocessing", "compare_channels", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
+__all__ = [
+    "Preprocessing",
+    "compare_channels",
+    "compare_size",
+    "compare_values",
+    "in_stored_range",
+    "prepare_samples",
+    "preprocessing",
+]
 
 #: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
 #: warning says that the unit may differ
@@ -270,6 +278,24 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
     compare_fill_values(values.unsqueeze(0), data.channels, where)
     compare_channels(values, *normal, data.channels, where, other_size=other_size, stacklevel=4)
+
+
+def compare_size(batch: Batch, data: Data, file: str = "") -> None:
+    """Warn of images and volumes of another size than in training, at the same step: their content is larger.
+
+    Args:
+        batch: raw samples.
+        data: the data set, or its metadata.
+        file: file of the samples.
+    """
+    found, wanted = batch.inputs.shape[2:], data.test.inputs.shape[2:]
+    if len(found) > 1 and found != wanted and batch.coords is None and batch.step == data.test.step:
+        sizes = ["×".join(map(str, size)) for size in (found, wanted)]
+        warnings.warn(
+            f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
+            "without a step, pixels count as equally far apart. Resize them, or give their step",
+            stacklevel=4,
+        )
 
 
 def compare_channels(

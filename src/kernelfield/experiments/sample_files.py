@@ -133,8 +133,12 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
     batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
     if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
         batch = _of_length(batch, wanted[-1], sampling_rate(recipe), where)
+    space = (len(batch.inputs), *batch.inputs.shape[2:])
+    if batch.mask is not None and batch.mask.shape != space:
+        raise ValueError(f"mask of {where} must have shape {space}, got {tuple(batch.mask.shape)}")
     compare_values(batch, data, where)
-    seen = batch.inputs.isfinite().flatten(1).any(dim=1)
+    seen = batch.inputs.isfinite().any(dim=1)
+    seen = (seen if batch.mask is None else seen & batch.mask.bool()).flatten(1).any(dim=1)
     if batch.inputs.shape[1] and not bool(seen.all()):
         raise ValueError(
             f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
