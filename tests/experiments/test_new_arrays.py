@@ -106,7 +106,7 @@ def test_clouds_far_from_their_origin_are_centred_before_they_are_rounded(tmp_pa
     torch.testing.assert_close(*found, atol=1e-5, rtol=0)
 
 
-@pytest.mark.parametrize("label", ["n/a", "inf", "1e39"])
+@pytest.mark.parametrize("label", ["n/a", "inf", "1e39", "1_000"])
 def test_labels_of_a_test_that_are_no_numbers_are_named(label: str, tmp_path: Path) -> None:
     rows = [f"{i / 7},{i},{i % 3}" for i in range(20)]
     (tmp_path / "x.csv").write_text("\n".join(["label,t0,t1", *rows]))
@@ -133,3 +133,10 @@ def test_arrays_of_another_size_are_announced_in_a_test(tmp_path: Path) -> None:
     np.savez(tmp_path / "large.npz", x=x.repeat(2, axis=2).repeat(2, axis=3), y=y)
     with pytest.warns(UserWarning, match=r"samples of .*large\.npz have size 16×16"):
         labelled_split(load("arrays", tmp_path / "x.npz"), tmp_path / "large.npz", SOURCE)
+
+
+def test_samples_of_a_run_on_points_need_coordinates(irregular: tuple[Recipe, Data]) -> None:
+    values = torch.zeros(2, 1, POINTS)
+    for coords in (None, torch.zeros(2, POINTS - 1, 1)):
+        with pytest.raises(ValueError, match="coords of inputs"):
+            check_samples(Batch(values, coords=coords), *irregular, "inputs")

@@ -20,6 +20,7 @@ from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
+from .transforms.series_checks import compare_coords
 from .transforms.to_sequence import Flatten, pixel_order
 
 if TYPE_CHECKING:
@@ -126,6 +127,7 @@ class Preprocessing:
             ratio = OTHER_CONTRAST if self._is_picture else OTHER_SIZE
             compare_values(Batch(values, mask=seen), self.data, "x", other_size=ratio)
         raw = Batch(values, coords=places, mask=seen, step=self.data.test.step)
+        compare_coords(raw, self.data, "x")
         if raw.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
             raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
         return prepare_samples(raw, self.data)

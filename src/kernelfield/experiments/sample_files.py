@@ -128,12 +128,18 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         )
     if recipe.shape.vocabulary is not None:
         return replace(batch, inputs=_token_ids(inputs, recipe.shape.vocabulary, where))
+    places, space = batch.coords, (len(inputs), *inputs.shape[2:])
+    # With query times, which count training steps, samples may lie on the grid of these steps.
+    if recipe.shape.irregular and not recipe.shape.queries and places is None:
+        raise ValueError(f"coords of {where} must be given, since the run is on irregular times or points; got None")
+    if places is not None and places.shape[:2] != space:
+        raise ValueError(f"coords of {where} must have shape {(*space, 'dim')}, got {tuple(places.shape)}")
     if data is None:
         return batch
     batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
     if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
         batch = _of_length(batch, wanted[-1], sampling_rate(recipe), where)
-    space = (len(batch.inputs), *batch.inputs.shape[2:])
+    space = (len(batch.inputs), *batch.inputs.shape[2:])  # sounds may have become longer
     if batch.mask is not None and batch.mask.shape != space:
         raise ValueError(f"mask of {where} must have shape {space}, got {tuple(batch.mask.shape)}")
     compare_values(batch, data, where)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale, one_step
 from ..io.arrays import check_precision, check_times
-from ..io.cells import FLOAT32_MAX
+from ..io.cells import FLOAT32_MAX, as_float
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .fill_values import compare_fill_values
@@ -178,11 +177,8 @@ def _check_dates(series: Sequence[Series], dates: bool) -> None:
 
 def target_of(series: Series) -> float:
     """Return the label of a series as a finite number, for a regression."""
-    try:
-        value = float(series.label)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= FLOAT32_MAX:
+    value = as_float(series.label)
+    if value is None or not abs(value) <= FLOAT32_MAX:
         raise ValueError(f"{series.where}: expected a finite number for a label, found {series.label[:40]!r}")
     return value
 
@@ -340,8 +336,7 @@ def task_of(labels: Iterable[str]) -> str:
     >>> task_of(["1", "2"]), task_of(["fast", "slow"]), task_of(["1", "2.5"])
     ('classification', 'classification', 'regression')
     """
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"
+    values = [as_float(label) for label in labels]
+    numbers = [value for value in values if value is not None]
+    whole = len(numbers) < len(values) or all(value.is_integer() for value in numbers)
+    return "classification" if whole else "regression"
