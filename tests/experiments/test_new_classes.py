@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -66,3 +67,15 @@ def test_other_characters_are_embedded_afresh(tmp_path: Path) -> None:
     output = call("train", tmp_path / "other.txt", *TINY, *length, *start, "--out", tmp_path / "new")
     assert "embedding.weight" in output
     call("train", tmp_path / "other.txt", *TINY, *length, *start, "--freeze", "--out", tmp_path / "frozen", code=WRONG)
+
+
+def test_trainings_of_other_data_are_no_part_of_a_run(tmp_path: Path) -> None:
+    """Neither shares of other data for the card of a run, nor, without a warning, other seeds."""
+    path, out = write(tmp_path / "a.npz", ("cat", "dog")), tmp_path / "run"
+    call("train", path, *TINY, "--seeds", 2, "--out", out)
+    shutil.rmtree(out / "seed-1")
+    stored = dict(np.load(path))
+    np.savez(path, **{**stored, "inputs": np.roll(stored["inputs"], 2, axis=0)})  # by the same number of each class
+    assert "have changed" in call("card", out / "seed-0", "--shares", 0.5, "--seconds", 0.02, code=WRONG)
+    with pytest.warns(UserWarning, match="seed-0 and seed-1 have different samples"):
+        call("train", path, *TINY, "--seeds", 2, "--out", out)
