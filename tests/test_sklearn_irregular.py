@@ -235,3 +235,30 @@ def test_times_that_float64_rounds_are_refused() -> None:
             irregular([(times, values)])
     since = irregular([(gaps.astype("m8[ns]"), values)]).times  # durations are exact
     np.testing.assert_allclose(since[0], 3e-7 * np.arange(8), rtol=1e-12)
+
+
+def test_forecasts_do_not_mix_dates_with_and_without_a_time_zone() -> None:
+    naive = [(np.datetime64("2024-03-31T00", "s") + np.arange(6) * 3600, np.arange(6.0))] * 4
+    aware = [([t.replace(tzinfo=timezone.utc) for t in times.tolist()], values) for times, values in naive]
+    for X, y in ((naive, aware), (aware, naive)):
+        with pytest.raises(ValueError, match=r"y must have dates .* X\[0\]"):
+            CCNNForecaster(**TINY).fit(X, y)
+        model = CCNNForecaster(**TINY).fit(X, X)
+        model.predict(X, at=list(X[0][0]))
+        for at in (list(y[0][0]), [list(y[0][0])] * 4):
+            with pytest.raises(ValueError, match=r"at must have dates .* X\[0\]"):
+                model.predict(X, at=at)
+
+
+def test_channels_that_were_always_observed_are_missed() -> None:
+    X, speed = waves(12)
+    model = CCNNClassifier(**TINY).fit(X, speed > 2)
+    with pytest.warns(UserWarning, match=r"1 of 2 series of X .* 'b'"):
+        model.predict([{"a": X[0]["a"]}, X[1]])
+    grid = np.random.default_rng(0).normal(size=(12, 2, 8))
+    model = CCNNClassifier(**TINY).fit(grid, speed > 2)
+    grid[3, 1] = np.nan
+    with pytest.warns(UserWarning, match="1 of 12 series of X .* channel 1"):
+        model.predict(grid)
+    X[5].pop("b")
+    CCNNClassifier(**TINY).fit(X, speed > 2).predict([{"a": X[0]["a"]}])  # without a warning

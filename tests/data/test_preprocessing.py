@@ -84,6 +84,15 @@ class TestImages:
             with pytest.warns(UserWarning, match="channel 0 of x .*same unit"):
                 prepare(factor * digits)
 
+    def test_masks_for_bytes_are_reported(self) -> None:
+        """Zeros and ones as bytes are black images, for weights and runs, also those that read pixels in a sequence."""
+        for name in ("flextcn_2.smnist", "z2cnn.rotmnist"):
+            prepare = preprocessing(kf.create_model(name, pretrained=True))
+            digits = (torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0)) < 0.2).byte()
+            prepare(255 * digits)
+            with pytest.warns(UserWarning, match="channel 0 of x .*same unit"):
+                prepare(digits)
+
     def test_gaps_of_samples_that_are_converted_are_refused(self) -> None:
         with pytest.raises(ValueError, match=r"mask must be None .*net\.tag"):
             transform(1, 8, 8).batch(torch.rand(2, 1, 9, 9), mask=torch.ones(2, 9, 9, dtype=torch.bool))
@@ -139,6 +148,12 @@ class TestSeries:
             transform(1, 100, dtype=torch.int16).batch(x)
         with pytest.raises(ValueError, match=r"x must have no missing values to be resampled .*net\.tag"):
             transform(1, 50, dtype=torch.int16, rate=8000.0).batch(x, rate=16000)
+
+
+def test_bytes_are_no_16_bit_sounds() -> None:
+    prepare = preprocessing(kf.create_model("ccnn_4_140.fsdd", pretrained=True))
+    with pytest.raises(ValueError, match="x must be int16"):
+        prepare(torch.full((1, 1, 8000), 128, dtype=torch.uint8))
 
 
 class TestNetworks:

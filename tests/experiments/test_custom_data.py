@@ -525,6 +525,17 @@ def test_a_folder_that_has_changed_is_not_divided_anew(tmp_path: Path) -> None:
     call("train", tmp_path / "run", "--epochs", 2)
 
 
+def test_samples_that_changed_places_are_not_divided_anew(tmp_path: Path) -> None:
+    """Normalised series of one class have the same statistics and labels in any order, but another split."""
+    x, y = np.random.default_rng(0).normal(size=(24, 1, 8)), np.arange(24) % 2
+    x = (x - x.mean(axis=2, keepdims=True)) / x.std(axis=2, keepdims=True)
+    np.savez(tmp_path / "a.npz", inputs=x, target=y)
+    call("train", tmp_path / "a.npz", *TINY, "--epochs", 1, "--out", tmp_path / "run")
+    np.savez(tmp_path / "a.npz", inputs=np.roll(x, 2, axis=0), target=y)
+    for command in (("test", tmp_path / "run"), ("train", tmp_path / "run", "--epochs", 2)):
+        assert "another order" in call(*command, code=WRONG)
+
+
 def test_the_command_tells_how_it_read_the_data(tmp_path: Path) -> None:
     folder = write_images(tmp_path / "photos", 6, 10)
     output = call("train", folder, "--epochs", 1, *TINY, "--out", tmp_path / "run")

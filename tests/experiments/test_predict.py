@@ -119,6 +119,12 @@ def test_files_are_found(files: list[Path]) -> None:
         find_files(str(folder / "*.png"))
 
 
+def test_a_text_is_no_list_of_files(tmp_path: Path) -> None:
+    (tmp_path / "book.txt").write_text("a fox " * 1000)
+    with pytest.raises(ValueError, match=r"file must list files.*book\.txt"):
+        find_files(tmp_path / "book.txt")
+
+
 def test_predictions_are_written_with_all_classes(run: Path, files: list[Path], tmp_path: Path) -> None:
     assert "12 predictions" in call("predict", run, *files, "--out", tmp_path / "out.csv")
     with (tmp_path / "out.csv").open() as file:

@@ -10,15 +10,18 @@ import torch
 
 from .._arguments import checked
 from .base import Batch, Split
+from .io.arrays import as_coords
 from .io.pairs import split_files
-from .preprocessing import compare_values, in_stored_range
+from .preprocessing import compare_size, compare_values, in_stored_range
 from .sets.arrays import array_target, read_array_file
 from .sets.audio import sound_folder as sounds
 from .sets.clouds import cloud_folder as clouds
 from .sets.images import image_folder as images
 from .sets.series.csv_series import read_labelled
 from .sets.series.ts_archive import read_archive
-from .transforms.series import query_targets, samples_like
+from .sets.text.characters import text_samples
+from .transforms.series import query_targets, samples_like, target_of
+from .transforms.series_checks import compare_coords
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -78,7 +81,7 @@ def _series_target(data: Data, series: Sequence[Series], file: Path) -> Tensor:
     if data.task == "dense-regression":
         return query_targets(series)
     if data.task == "regression":
-        return torch.tensor([[float(s.label)] for s in series])
+        return torch.tensor([[target_of(s)] for s in series])
     return _known([s.label for s in series], data, file)
 
 
@@ -132,14 +135,24 @@ def _arrays(data: Data, path: Path, source: dict[str, Any]) -> Split:
     if out != data.out_channels:
         raise ValueError(f"{file} must hold a target of {data.out_channels} values, found {out}")
     inputs = in_stored_range(torch.from_numpy(held["inputs"]), data, f"{file}, array inputs,")
-    compare_values(Batch(inputs), data, f"{file}, array inputs,")
-    coords, mask = (None if held.get(key) is None else torch.from_numpy(held[key]) for key in ("coords", "mask"))
+    mask = torch.from_numpy(held["mask"].astype(bool)) if "mask" in held else None
+    coords = torch.from_numpy(as_coords(held["coords"], str(file))) if "coords" in held else None
+    if coords is None and data.test.coords is not None:
+        raise ValueError(f"{file} must hold coords, since the run is on irregular times or points, found none")
+    batch = Batch(inputs, coords=coords, mask=mask)
+    compare_values(batch, data, f"{file}, array inputs,")
+    compare_size(replace(batch, step=data.test.step), data, str(file))
+    compare_coords(batch, data, str(file))
     unseen = inputs.isnan().all(dim=1)
     if data.test.mask is not None or bool(unseen.any()):
-        mask = ~unseen if mask is None else mask.bool() & ~unseen
-    return replace(
-        data.test, inputs=inputs, target=target, coords=None if coords is None else coords.float(), mask=mask
-    )
+        mask = ~unseen if mask is None else mask & ~unseen
+    return replace(data.test, inputs=inputs, target=target, coords=coords, mask=mask)
+
+
+def _text(data: Data, path: Path, source: dict[str, Any]) -> Split:  # noqa: ARG001
+    if not path.is_file():
+        raise ValueError(f"data must be a text file, like that of the run, got {path}")
+    return text_samples(path, data.classes, data.test.inputs.shape[1])
 
 
 #: readers of labelled samples for the loaders of custom data, by name
@@ -150,4 +163,5 @@ CUSTOM_LOADERS: dict[str, Callable[[Data, Path, dict[str, Any]], Split]] = {
     "wav_folder": _sounds,
     "cloud_folder": _clouds,
     "arrays": _arrays,
+    "text": _text,
 }

@@ -20,14 +20,23 @@ from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
-from .transforms.to_sequence import pixel_order
+from .transforms.series_checks import compare_coords
+from .transforms.to_sequence import Flatten, pixel_order
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from .base import Data
 
-__all__ = ["Preprocessing", "compare_channels", "compare_values", "in_stored_range", "prepare_samples", "preprocessing"]
+__all__ = [
+    "Preprocessing",
+    "compare_channels",
+    "compare_size",
+    "compare_values",
+    "in_stored_range",
+    "prepare_samples",
+    "preprocessing",
+]
 
 #: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
 #: warning says that the unit may differ
@@ -118,6 +127,7 @@ class Preprocessing:
             ratio = OTHER_CONTRAST if self._is_picture else OTHER_SIZE
             compare_values(Batch(values, mask=seen), self.data, "x", other_size=ratio)
         raw = Batch(values, coords=places, mask=seen, step=self.data.test.step)
+        compare_coords(raw, self.data, "x")
         if raw.inputs.shape[1:2] != self.input_shape[:1] and self.data.vocabulary is None:
             raise ValueError(f"x must have {self.input_shape[0]} channels for {self.name}, got {tuple(values.shape)}")
         return prepare_samples(raw, self.data)
@@ -223,7 +233,8 @@ def in_stored_range(x: Tensor, data: Data, where: str, suffix: str = "") -> Tens
     if x.is_floating_point() and full is not None and least >= low and most <= 1:
         return x.float() * full
     whole = not x.is_floating_point() or bool((seen == seen.round()).all())
-    if x.dtype == torch.bool or not whole or least < limits.min or most > limits.max:
+    offset = x.dtype == torch.uint8 and full is not None  # silence of 8-bit sounds is 128, and that of int16 is 0
+    if x.dtype == torch.bool or offset or not whole or least < limits.min or most > limits.max:
         kind = str(stored).removeprefix("torch.")
         floats = "" if full is None else f" or floats in [{low}, 1]"
         got = f"{str(x.dtype).removeprefix('torch.')} from {least:.4g} to {most:.4g}"
@@ -261,15 +272,32 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
     """
     normal = _channel_statistics(data.test.prepare)
     x = batch.inputs
-    if normal is None or x.dim() < 3 or x.shape[1] != normal.mean.shape[1] or not x.numel():
+    if normal is None or x.dim() < 3 or x.shape[1] != len(normal[0]) or not x.numel():
         return
     values = x.detach().double().movedim(1, 0).flatten(1)
     if batch.mask is not None:
         unseen = ~batch.mask.bool().flatten()
         values = values.masked_fill(unseen, torch.nan) if unseen.shape == values.shape[1:] else values
     compare_fill_values(values.unsqueeze(0), data.channels, where)
-    mean, std = (t.double().flatten() for t in (normal.mean, normal.std))
-    compare_channels(values, mean, std, data.channels, where, other_size=other_size, stacklevel=4)
+    compare_channels(values, *normal, data.channels, where, other_size=other_size, stacklevel=4)
+
+
+def compare_size(batch: Batch, data: Data, file: str = "") -> None:
+    """Warn of images and volumes of another size than in training, at the same step: their content is larger.
+
+    Args:
+        batch: raw samples.
+        data: the data set, or its metadata.
+        file: file of the samples.
+    """
+    found, wanted = batch.inputs.shape[2:], data.test.inputs.shape[2:]
+    if len(found) > 1 and found != wanted and batch.coords is None and batch.step == data.test.step:
+        sizes = ["×".join(map(str, size)) for size in (found, wanted)]
+        warnings.warn(
+            f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
+            "without a step, pixels count as equally far apart. Resize them, or give their step",
+            stacklevel=4,
+        )
 
 
 def compare_channels(
@@ -307,11 +335,18 @@ def compare_channels(
         )
 
 
-def _channel_statistics(prepare: Any) -> Normalize | None:
-    """Return the step of a preparation that normalises raw values of each channel; None if there is none."""
+def _channel_statistics(prepare: Any) -> tuple[Tensor, Tensor] | None:
+    """Return the means and deviations by which a preparation normalises raw channels; None if it does not."""
     if isinstance(prepare, Chain):
         return _channel_statistics(prepare.steps[0])
-    return prepare if isinstance(prepare, Normalize) and prepare.mean.shape[2:].numel() == 1 else None
+    if isinstance(prepare, Flatten):
+        return _channel_statistics(prepare.before)
+    if isinstance(prepare, Normalize) and prepare.mean.shape[2:].numel() == 1:
+        return prepare.mean.double().flatten(), prepare.std.double().flatten()
+    if isinstance(prepare, Standardize):
+        mean, std = (torch.tensor(values, dtype=torch.float64) for values in (prepare.mean, prepare.std))
+        return mean / prepare.scale, std / prepare.scale
+    return None
 
 
 def _full_scale(prepare: Any) -> float | None:

@@ -17,7 +17,7 @@ from .run import Run
 from .run_files import read_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 __all__ = [
     "ComparedRun",
@@ -89,14 +89,15 @@ def compare_runs(folders: Sequence[str | Path]) -> list[ComparedRun]:
         keys = sorted({key for other in recipes for key in (*recipe, *other) if recipe.get(key) != other.get(key)})
         settings = {key: recipe.get(key) for key in keys if key != "training.seed"}
         found.append(ComparedRun(name, result, settings, [run.read_rows("metrics.csv") for run in runs]))
-    _compare_samples([(run.name, runs[0], recipe) for run, runs, recipe in zip(found, parts, recipes, strict=True)])
+    compare_samples({run.name: runs[0] for run, runs in zip(found, parts, strict=True)})
     return found
 
 
-def _compare_samples(runs: Sequence[tuple[str, Run, dict[str, Any]]]) -> None:
-    """Warn if runs on the same source have different samples, as after a file was added."""
+def compare_samples(runs: Mapping[str, Run]) -> None:
+    """Warn if runs, by name, on the same source have different samples, as after a file was added."""
     known: dict[str, tuple[str, Any]] = {}
-    for name, run, recipe in runs:
+    for name, run in runs.items():
+        recipe = _flat(run.recipe().to_dict())
         path = run.path("data.json")
         record = read_json(path).get("samples") if path.exists() else None
         if record is None:

@@ -13,10 +13,11 @@ from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
 from .._signature import takes_argument
-from ..data.base import one_step
+from ..data.base import Batch, one_step
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split
-from ..data.metadata import changed_metadata, from_metadata, metadata, same_samples, samples_record
+from ..data.metadata import changed_metadata, from_metadata, metadata, same_labels, same_samples, samples_record
+from ..data.preprocessing import compare_values
 from ..layers import ContinuousConv, kernel_frequency, nyquist
 from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
@@ -88,6 +89,8 @@ def run_test(
         data = run_data(opened, recipe, folder)
         if folder is None:
             check_same_data(opened, data, "test on new samples with --data")
+        else:
+            data = _prepared_as_in(opened, data)
     if on_data is not None:
         on_data(data)
     task = make_task(recipe, split_over(opened.network(recipe, select), mesh), data)
@@ -95,6 +98,28 @@ def run_test(
     if wanted:
         return run_tests(task, data, wanted, batch=batch)
     return {"test": evaluate(task, data.test, batch, on_batch).compute()}
+
+
+def _prepared_as_in(run: Run, data: Data) -> Data:
+    """Return other data whose test samples are prepared as in a run; refuse other classes, channels or times.
+
+    The data were normalised by their own statistics, and their classes numbered by their own names.
+    """
+    path = run.path("data.json")
+    if not path.exists():
+        return data
+    stored = read_json(path)
+    known = from_metadata(stored)
+    changed = "classes" if known.classes != data.classes else changed_metadata(stored, metadata(data))
+    if changed not in ("", "prepare"):
+        there, here = (str(getattr(other, changed))[:80] for other in (known, data))
+        raise ValueError(
+            f"data must have the {changed} of {run.folder}, {there}, got {here}; without --split test, all samples are "
+            "read as in the run"
+        )
+    if changed:
+        compare_values(Batch(data.test.inputs, mask=data.test.mask), known, "the data")
+    return replace(data, test=replace(data.test, prepare=known.test.prepare))
 
 
 @checked()
@@ -291,18 +316,19 @@ def check_same_data(run: Run, data: Data, remedy: str) -> None:
     then, now = stored.get("samples"), samples_record(data)
     if then is None:
         return
-    if same_samples(then, now):
-        changed = changed_metadata(stored, metadata(data))
-        if not changed:
-            return
+    changed = changed_metadata(stored, metadata(data)) if same_labels(then, now) else ""
+    if changed:
         what = "the statistics of their values" if changed == "prepare" else changed
         raise ValueError(
             f"data must be those on which {run.folder} was trained, but they have changed ({what}); {remedy}"
         )
+    if same_samples(then, now):
+        return
     counts = [
         ", ".join(f"{record[name]} for {name}" for name in ("train", "validation", "test")) for record in (then, now)
     ]
-    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else "other labels or another order"
+    what = "other values" if same_labels(then, now) else "other labels"
+    found = f"{counts[0]} then, {counts[1]} now" if counts[0] != counts[1] else f"{what} or another order"
     raise ValueError(
         f"data must be those on which {run.folder} was trained, but they have changed ({found}), and test samples may "
         f"have been training samples; {remedy}"

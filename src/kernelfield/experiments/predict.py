@@ -20,7 +20,9 @@ from .._signature import takes_argument
 from ..data.base import Batch
 from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines
+from ..data.preprocessing import compare_size
 from ..data.sets.series.long_table import QueryTimes, read_queries
+from ..data.transforms.series_checks import compare_coords
 from ..layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 from ..models.registry import options_of
 from .evaluation import NonFiniteOutputs
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
 
 __all__ = ["TrainedRun", "find_files"]
 
+#: longest path of a file in characters
+LONGEST_PATH = 4096
 #: samples per batch, unless the recipe sets it
 BATCH = 64
 
@@ -122,6 +126,7 @@ class TrainedRun:
         }
         chosen = self.step if step is None else step
         batch = check_samples(Batch(**held, step=chosen), self.recipe, self.data, "inputs")
+        compare_coords(batch, self.data, "inputs")
         return prepare_samples(batch, self.data)
 
     @checked(source=ANY, step=POSITIVE | None, at=ANY)
@@ -203,7 +208,7 @@ class TrainedRun:
         scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
             if data is not None:
-                self._compare_size(batch, places[0][0])
+                compare_size(batch, data, places[0][0])
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
                 self._compare_padding(ready)
@@ -223,17 +228,6 @@ class TrainedRun:
                 "the network normalises over all positions (norm='layer'), masked ones too, so a prediction depends on "
                 "how far its series is padded",
                 stacklevel=5,
-            )
-
-    def _compare_size(self, batch: Batch, file: str) -> None:
-        """Warn of images and volumes of another size than in training, at the same step: their content is larger."""
-        found, wanted = batch.inputs.shape[2:], self.data.test.inputs.shape[2:]
-        if len(found) > 1 and found != wanted and batch.coords is None and batch.step == self.step:
-            sizes = ["×".join(map(str, size)) for size in (found, wanted)]
-            warnings.warn(
-                f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
-                "without a step, pixels count as equally far apart. Resize them, or give their step",
-                stacklevel=4,
             )
 
     def raw_scale(self) -> TargetScale | None:
@@ -320,6 +314,9 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
         found = [Path(p) for p in sorted(glob.glob(str(path), recursive=True)) if Path(p).is_file()]  # noqa: PTH207
     elif path.suffix.lower() == ".txt" and path.is_file():
         lines = [line.strip() for line in read_lines(path)]
+        longest = max(map(len, lines), default=0)
+        if longest > LONGEST_PATH:
+            raise ValueError(f"file must list files, one per line, got {path} with a line of {longest} characters")
         found = [path.parent / line for line in lines if line and not line.startswith("#")]
     else:
         return [path]

@@ -11,12 +11,13 @@ import torch
 from torch.nn import functional as F
 
 from ..data.base import Batch
-from ..data.io.arrays import finite_array, read_array, read_arrays
+from ..data.io.arrays import as_coords, finite_array, read_array, read_arrays
 from ..data.preprocessing import compare_values, in_stored_range, prepare_samples
 from ..data.sets.arrays import check_mask, named_arrays, other_arrays
 from ..data.sets.audio import sound_folder as sound
 from ..data.sets.clouds import cloud_folder as clouds
 from ..data.sets.images import image_folder as folders
+from ..data.transforms.series_checks import compare_coords
 from .datasets import sampling_rate
 
 if TYPE_CHECKING:
@@ -115,13 +116,23 @@ def check_samples(batch: Batch, recipe: Recipe, data: Data | None, where: str) -
         )
     if recipe.shape.vocabulary is not None:
         return replace(batch, inputs=_token_ids(inputs, recipe.shape.vocabulary, where))
+    places, space = batch.coords, (len(inputs), *inputs.shape[2:])
+    # With query times, which count training steps, samples may lie on the grid of these steps.
+    if recipe.shape.irregular and not recipe.shape.queries and places is None:
+        raise ValueError(f"coords of {where} must be given, since the run is on irregular times or points; got None")
+    if places is not None and places.shape[:2] != space:
+        raise ValueError(f"coords of {where} must have shape {(*space, 'dim')}, got {tuple(places.shape)}")
     if data is None:
         return batch
     batch = replace(batch, inputs=in_stored_range(inputs, data, where, ", like the data of the run"))
     if recipe.data["name"] == "wav_folder" and inputs.shape[-1] != wanted[-1]:
         batch = _of_length(batch, wanted[-1], sampling_rate(recipe), where)
+    space = (len(batch.inputs), *batch.inputs.shape[2:])  # sounds may have become longer
+    if batch.mask is not None and batch.mask.shape != space:
+        raise ValueError(f"mask of {where} must have shape {space}, got {tuple(batch.mask.shape)}")
     compare_values(batch, data, where)
-    seen = batch.inputs.isfinite().flatten(1).any(dim=1)
+    seen = batch.inputs.isfinite().any(dim=1)
+    seen = (seen if batch.mask is None else seen & batch.mask.bool()).flatten(1).any(dim=1)
     if batch.inputs.shape[1] and not bool(seen.all()):
         raise ValueError(
             f"{where} must hold at least one value in each sample, got none in sample {int(seen.int().argmin())}"
@@ -162,7 +173,14 @@ def _read(
         return Batch(coords.new_zeros(1, 0, coords.shape[1]), coords=coords)
     if suffix in (".npy", ".npz"):
         batch = _read_arrays(path, wanted, str(recipe.data.get("nonfinite", "refuse")))
-        return _as_clouds(batch, recipe, data) if recipe.data["name"] == "cloud_folder" else batch
+        batch = _as_clouds(batch, recipe, data) if recipe.data["name"] == "cloud_folder" else batch
+        if batch.coords is None:
+            return batch
+        # Clouds are centred before they are rounded: coordinates of a survey are far from their origin.
+        batch = replace(batch, coords=torch.from_numpy(as_coords(batch.coords.numpy(), str(path))))
+        if data is not None:
+            compare_coords(batch, data, str(path))
+        return batch
     if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
@@ -224,7 +242,7 @@ def _read_arrays(path: Path, wanted: tuple[Any, ...], nonfinite: str) -> Batch:
         )
     if mask is not None and tuple(mask.shape) != (len(inputs), *space):
         raise ValueError(f"mask of {path} must have shape {(len(inputs), *space)}, got {tuple(mask.shape)}")
-    return Batch(inputs, coords=None if coords is None else coords.float(), mask=mask)
+    return Batch(inputs, coords=None if coords is None else coords.double(), mask=mask)
 
 
 def _read_series(path: Path, recipe: Recipe, data: Data | None, at: QueryTimes | None, asked: Any) -> Batch:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._arguments import checked
 from .combine import combine_results, pool_progress
+from .comparison import compare_samples
 from .fitting import Job, fit_many, make_fabric
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder
@@ -80,6 +81,7 @@ def fit_seeds(
     run = Run(folder)
     if fabric.global_rank != 0:
         return run
+    compare_samples({path.folder.name: path for path in runs.values()})
     result = combine_results({seed: r.result() for seed, r in runs.items()}, "seeds")
     write_json(run.folder / "result.json", result)
     if report:

@@ -15,6 +15,7 @@ import torch
 from .._arguments import checked
 from .._kinds import Int, Number
 from .datasets import recipe_data, take_share
+from .finished_run import check_same_data, run_data
 from .fitting import Job, fit_many, make_fabric
 from .loop import TrainingInterrupted
 from .metrics import main_metric
@@ -102,6 +103,8 @@ def train_on_shares(
     run = Run(Path(run_folder))
     recipe, result = run.recipe(), run.result()
     _check_shares(shares, below_one=True)
+    data = options.get("data")
+    check_same_data(run, run_data(run, recipe, options.get("folder")) if data is None else data, "train a new run")
     samples = round(result["steps"] / result["epochs"] * result["batch"])
     recipes = {
         share: share_recipe(recipe, share, samples=max(1, round(share * samples)), steps=result["steps"])

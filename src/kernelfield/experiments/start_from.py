@@ -132,6 +132,7 @@ def load_weights(
     """Copy weights to a network where names and shapes agree, and return lines that describe the copied weights.
 
     The classifier keeps its initial weights if the number of classes differs, or if their names are known and differ.
+    So does the embedding of a network that predicts characters, whose classes are its tokens.
 
     Args:
         network: the network that starts.
@@ -146,7 +147,7 @@ def load_weights(
     classifier = classifier_names(network) if other or freeze else set()
     fits = {name: t for name, t in source.items() if name in target and t.shape == target[name].shape}
     if other:
-        fits = {name: t for name, t in fits.items() if name not in classifier}
+        fits = {name: t for name, t in fits.items() if name not in classifier | _embeddings(network, len(classes))}
     learned = [name for name, _ in network.named_parameters()]
     copied = [name for name in learned if name in fits]
     if len(copied) < LEAST_COPIED * len(learned):
@@ -167,6 +168,14 @@ def load_weights(
     network.load_state_dict(fits, strict=False)
     more = len(lines) - 1 - MOST_LINES
     return lines if more <= 0 else [*lines[: MOST_LINES + 1], f"  {more} more start afresh"]
+
+
+def _embeddings(network: nn.Module, classes: int) -> set[str]:
+    """Return the names of the weights that embed as many tokens as there are classes."""
+    modules = network.named_modules()
+    return {
+        f"{name}.weight" for name, m in modules if isinstance(m, torch.nn.Embedding) and m.num_embeddings == classes
+    }
 
 
 def classifier_names(network: nn.Module) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -57,6 +58,11 @@ def check_columns(estimator: Any, X: Any, *, reset: bool) -> None:
         estimator._check_feature_names(X, reset=reset)  # noqa: SLF001
     else:
         check(estimator, X, reset=reset)
+
+
+def _without_values(values: Tensor) -> Tensor:
+    """Return which samples have no value of which channel (n, channels), for values that are NaN where missing."""
+    return values.isnan().flatten(2).all(dim=2)
 
 
 class Estimator(BaseEstimator):
@@ -120,6 +126,13 @@ class Estimator(BaseEstimator):
         mean, deviation = (t.double().flatten() for t in (self._mean_, self._deviation_))
         known = values.double().masked_fill(seen.expand_as(values) == 0, torch.nan)
         compare_channels(known.transpose(0, 1).flatten(1), mean, deviation, names, "X", stacklevel=5)
+        without = _without_values(known) & self._always_
+        for channel in torch.nonzero(without.any(dim=0)).flatten().tolist()[:3]:
+            warnings.warn(
+                f"{int(without[:, channel].sum())} of {len(values)} series of X have no value of channel "
+                f"{repr(names[channel]) if names else channel}; all series in fit had one",
+                stacklevel=4,
+            )
 
     def coordinates(self, X: Any) -> Tensor | None:
         """Return the coordinates (n, points, 1) of series with times, in training steps; None for other samples."""
@@ -182,6 +195,7 @@ class Estimator(BaseEstimator):
         self._shape_ = tuple(inputs.shape[1:])
         seen = observed(mask, inputs)
         self._observed_ = timed and bool((seen.amin(dim=1) != seen.amax(dim=1)).any())
+        self._always_ = ~_without_values(inputs.masked_fill(seen.expand_as(inputs) == 0, torch.nan)).any(dim=0)
         axes = (0, *range(2, inputs.dim()))
         count = seen.sum(dim=axes).clamp(min=1)
         shape = (1, -1, *(1,) * (inputs.dim() - 2))

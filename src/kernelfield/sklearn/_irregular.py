@@ -20,6 +20,7 @@ __all__ = [
     "Points",
     "are_dates",
     "check_gaps",
+    "check_same_zones",
     "irregular",
     "is_irregular",
     "median_gap",
@@ -219,6 +220,32 @@ def _check_zones(times: Iterable[Any]) -> None:
     zones = {getattr(t, "tzinfo", None) is not None for t in times}
     if len(zones) > 1:
         raise ValueError("times of a series must all have a time zone, or none of them, got both")
+
+
+def check_same_zones(X: Sequence[Any], others: Sequence[Any], name: str) -> None:
+    """Raise a ValueError if either the dates of a series or those to predict have a time zone: they may be hours apart.
+
+    Args:
+        X: the series.
+        others: for each of them, a series with the values to predict, or the query times.
+        name: name of the second argument in errors.
+    """
+    for i, (series, other) in enumerate(zip(with_times(X), with_times(others), strict=True)):
+        zoned, found = _is_zoned(series), _is_zoned(other)
+        if zoned != found:
+            kinds = ("with", "without") if zoned else ("without", "with")
+            raise ValueError(
+                f"{name} must have dates {kinds[0]} a time zone for X[{i}], whose dates have "
+                f"{'one' if zoned else 'none'}, got dates {kinds[1]} one"
+            )
+
+
+def _is_zoned(series: Any) -> bool:
+    """Return whether the first time of a series, or of an array of times, is a date with a time zone."""
+    if isinstance(series, dict):
+        series = next((pair for pair in series.values() if len(pair[0])), ((), ()))
+    times = np.asarray(series[0] if isinstance(series, tuple) and np.ndim(series[0]) else series)
+    return times.dtype.kind == "O" and times.size > 0 and getattr(times.flat[0], "tzinfo", None) is not None
 
 
 def _seconds(day: date) -> float:

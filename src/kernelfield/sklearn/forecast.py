@@ -10,7 +10,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ..data.base import TargetScale
 from ..data.transforms.series_checks import compare_queries
-from ._irregular import Points, irregular, is_irregular, points_like, query_times, with_times
+from ._irregular import Points, check_same_zones, irregular, is_irregular, points_like, query_times, with_times
 from ._partial import PartialFit
 
 if TYPE_CHECKING:
@@ -109,6 +109,7 @@ class CCNNForecaster(PartialFit):
         """
         check_is_fitted(self, "_mean_")
         rows, common = query_times(at, len(X), self._dates_)
+        check_same_zones(X, [at] * len(X) if common else list(at), "at")
         found = self._values_at(X, rows)
         return np.stack(found) if common else found
 
@@ -154,3 +155,4 @@ def _check_series(X: Any, y: Any) -> None:
             raise ValueError(f"{name} must be a list of series with times, got {type(given).__name__}")
     if len(y) != len(X):
         raise ValueError(f"y must hold the values to predict for each of the {len(X)} series, got {len(y)}")
+    check_same_zones(X, y, "y")

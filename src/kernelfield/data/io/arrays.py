@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "as_coords",
     "as_numbers",
     "check_channels_first",
     "check_precision",
@@ -190,6 +191,28 @@ def check_precision(array: np.ndarray, where: str) -> None:
                 f"{where} must hold values that float32 can tell apart, found values around {mean:.6g} with a standard "
                 f"deviation of {deviation:.3g} in channel {channel}; subtract an offset"
             )
+
+
+def as_coords(coords: np.ndarray, where: str) -> np.ndarray:
+    """Return coordinates as float32; raise a ValueError if that moves one by more than a hundredth of a step.
+
+    Args:
+        coords: finite coordinates in training steps.
+        where: description of the array, for errors.
+
+    >>> as_coords(np.array([[[0.5], [2.0]]]), "x.npz").dtype
+    dtype('float32')
+    >>> as_coords(1.7e9 + np.array([[[0.5], [2.0]]]), "x.npz")
+    Traceback (most recent call last):
+    ValueError: x.npz must hold coords that float32 can tell apart, found coords around 1.7e+09; subtract an offset
+    """
+    rounded = coords.astype(np.float32)
+    if coords.size and float(np.abs(coords - rounded.astype(np.float64)).max()) > PRECISION:
+        raise ValueError(
+            f"{where} must hold coords that float32 can tell apart, found coords around {np.abs(coords).max():.6g}; "
+            "subtract an offset"
+        )
+    return rounded
 
 
 def check_times(times: np.ndarray, step: float, where: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import check_channels_first, check_precision, finite_array, read_arrays
+from ..io.arrays import as_coords, check_channels_first, check_precision, finite_array, read_arrays
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
@@ -107,13 +108,22 @@ def arrays(
     if standardize and task in ("regression", "dense-regression"):
         known = _seen(target, mask) if task == "dense-regression" else target
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(known[index[0]]))))
-    coords = None if stored["coords"] is None else torch.from_numpy(stored["coords"].astype(np.float32))
+    coords = None if stored["coords"] is None else torch.from_numpy(as_coords(stored["coords"], str(paths[0])))
     every = Split(values, target, coords=coords, mask=mask, prepare=prepare)
-    size = (
-        tuple(inputs.shape[2:]) if coords is None else tuple(max(2, int(n)) for n in np.ceil(coords.amax((0, 1)) + 1))
-    )
+    size = tuple(inputs.shape[2:]) if coords is None else _extent(coords, mask)
     splits = [every.take(i) for i in index]
     return Data.from_splits(paths[0].stem, splits, task, out_channels=out, size=size, classes=classes)
+
+
+def _extent(coords: Tensor, mask: Tensor | None) -> tuple[int, ...]:
+    """Return the training steps that the longest sample spans along each axis, wherever it begins.
+
+    A kernel sees differences of coordinates only, which may all be negative or start at a large number.
+    """
+    unseen = torch.zeros_like(coords, dtype=torch.bool) if mask is None else ~mask.unsqueeze(2)
+    low = coords.masked_fill(unseen, torch.inf).amin(dim=1)
+    high = coords.masked_fill(unseen, -torch.inf).amax(dim=1)
+    return tuple(max(2, math.ceil(float(n)) + 1) for n in (high - low).amax(dim=0))
 
 
 def _seen(values: Tensor, mask: Tensor | None) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -15,7 +14,7 @@ from ..._checks import check_positive
 from ..._kinds import LARGEST, SMALLEST
 from ..base import Batch, Data, Split, TargetScale, one_step
 from ..io.arrays import check_precision, check_times
-from ..io.cells import FLOAT32_MAX
+from ..io.cells import FLOAT32_MAX, as_float
 from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .fill_values import compare_fill_values
@@ -26,7 +25,7 @@ from .split import check_trained, class_index, moments, pad
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Series", "build", "query_targets", "samples_like", "task_of"]
+__all__ = ["Series", "build", "query_targets", "samples_like", "target_of", "task_of"]
 
 #: a grid with more steps than this per measured time is mostly empty and costs more than points
 _GRID = 8
@@ -133,7 +132,7 @@ def build(
     elif task == "dense-regression":
         at, target = _query_times(series, unit or 1.0), query_targets(series)
     else:
-        values64 = np.array([[_target(s)] for s in series])
+        values64 = np.array([[target_of(s)] for s in series])
         check_precision(values64, f"labels of {name}")
         target = torch.from_numpy(values64).float()
     groups = [s.group for s in series] if series[0].group else None
@@ -176,13 +175,10 @@ def _check_dates(series: Sequence[Series], dates: bool) -> None:
         raise ValueError(f"{wrong.where}: expected times that are {kinds[0]}, like those of training, found {kinds[1]}")
 
 
-def _target(series: Series) -> float:
+def target_of(series: Series) -> float:
     """Return the label of a series as a finite number, for a regression."""
-    try:
-        value = float(series.label)
-    except ValueError:
-        value = math.nan
-    if not abs(value) <= FLOAT32_MAX:
+    value = as_float(series.label)
+    if value is None or not abs(value) <= FLOAT32_MAX:
         raise ValueError(f"{series.where}: expected a finite number for a label, found {series.label[:40]!r}")
     return value
 
@@ -340,8 +336,7 @@ def task_of(labels: Iterable[str]) -> str:
     >>> task_of(["1", "2"]), task_of(["fast", "slow"]), task_of(["1", "2.5"])
     ('classification', 'classification', 'regression')
     """
-    try:
-        values = [float(label) for label in labels]
-    except ValueError:
-        return "classification"
-    return "classification" if all(v.is_integer() for v in values) else "regression"
+    values = [as_float(label) for label in labels]
+    numbers = [value for value in values if value is not None]
+    whole = len(numbers) < len(values) or all(value.is_integer() for value in numbers)
+    return "classification" if whole else "regression"

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .clouds import NormalizePoints
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torch import Tensor
 
-    from ..base import Data
+    from ..base import Batch, Data
     from .series import Series
 
-__all__ = ["compare_extent", "compare_queries", "compare_series_channels"]
+__all__ = ["compare_coords", "compare_extent", "compare_queries", "compare_series_channels"]
 
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
@@ -64,10 +68,36 @@ def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
 def compare_extent(series: Sequence[Series], unit: float, data: Data) -> None:
     """Warn if times reach much farther than those of training, or not nearly as far: their unit may differ."""
     extent = max(0.0 if s.times is None else float(s.times[-1] - s.times[0]) for s in series) / unit
-    factor = extent / max(1, data.size[0] - 1)
+    _compare_reach(extent / max(1, data.size[0] - 1), f"times of {series[0].where} and others", data)
+
+
+def compare_coords(batch: Batch, data: Data, where: str) -> None:
+    """Warn if coordinates reach much farther than those of training, or not nearly as far, as :func:`compare_extent`.
+
+    Args:
+        batch: raw samples.
+        data: the data set, or its metadata.
+        where: description of the samples.
+    """
+    coords = batch.coords
+    if coords is None or not coords.numel() or coords.shape[2] != len(data.size) or _scales_points(data.test.prepare):
+        return
+    unseen = torch.zeros_like(coords, dtype=torch.bool) if batch.mask is None else ~batch.mask.bool().unsqueeze(2)
+    low = coords.masked_fill(unseen, torch.inf).amin(dim=1)
+    extent = (coords.masked_fill(unseen, -torch.inf).amax(dim=1) - low).amax(dim=0).tolist()
+    factors = [reach / max(1, size - 1) for reach, size in zip(extent, data.size, strict=True)]
+    _compare_reach(max(factors), f"coords of {where}", data)
+
+
+def _scales_points(prepare: Any) -> bool:
+    """Return whether a preparation scales every cloud to the same size, so that its unit does not matter."""
+    return isinstance(prepare, NormalizePoints) or any(map(_scales_points, getattr(prepare, "steps", ())))
+
+
+def _compare_reach(factor: float, what: str, data: Data) -> None:
+    """Warn of a ratio of extents that is far from 1."""
     if factor > _OTHER_UNIT or 0 < factor < 1 / _OTHER_UNIT:
         warnings.warn(
-            f"times of {series[0].where} and others reach {factor:.3g} times as far as those of {data.name}; they must "
-            "have the same unit",
-            stacklevel=3,
+            f"{what} reach {factor:.3g} times as far as those of {data.name}; they must have the same unit",
+            stacklevel=4,
         )

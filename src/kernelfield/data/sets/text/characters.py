@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
-__all__ = ["ptb", "text"]
+__all__ = ["ptb", "text", "text_samples"]
 
 #: the end of a line
 END = "<eos>"
@@ -106,12 +106,30 @@ def _build(name: str, parts: Sequence[Sequence[str]], length: int) -> Data:
     vocabulary = [END, *sorted(found - {END})]
     if len(parts[0]) <= length:
         raise ValueError(f"length must be below the {len(parts[0])} training characters of {name}, got {length}")
-    place = {c: i for i, c in enumerate(vocabulary)}
-    kind = np.uint8 if len(vocabulary) <= 256 else np.int32
-    splits = [
-        _pieces(np.array([place[c] for c in part], dtype=kind), length, complete=i == 0) for i, part in enumerate(parts)
-    ]
+    splits = [_pieces(_ids(part, vocabulary), length, complete=i == 0) for i, part in enumerate(parts)]
     return Data.from_splits(name, splits, "language", size=(length,), classes=vocabulary, vocabulary=len(vocabulary))
+
+
+def _ids(characters: Sequence[str], vocabulary: Sequence[str]) -> np.ndarray:
+    place = {c: i for i, c in enumerate(vocabulary)}
+    return np.array([place[c] for c in characters], dtype=np.uint8 if len(vocabulary) <= 256 else np.int32)
+
+
+def text_samples(path: Path, vocabulary: Sequence[str], length: int) -> Split:
+    """Return the pieces of a text in the vocabulary of another one; raise a ValueError for a character it lacks.
+
+    Args:
+        path: the file.
+        vocabulary: the characters, in the order of their ids.
+        length: length of a piece.
+    """
+    characters = _characters(path, spaced=False)
+    unknown = sorted(set(characters) - set(vocabulary))
+    if unknown:
+        raise ValueError(f"{path} must hold only the characters of the run, found {unknown[0]!r}")
+    if len(characters) < 2:
+        raise ValueError(f"{path} must hold at least one character to predict, found none")
+    return _pieces(_ids(characters, vocabulary), length, complete=False)
 
 
 def _pieces(ids: np.ndarray, length: int, complete: bool) -> Split:
