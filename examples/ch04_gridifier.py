@@ -29,7 +29,7 @@ def main() -> None:
     Path("runs").mkdir(exist_ok=True)
     plot_gridification(net.gridify, lying.batch(slice(torus, torus + 1)).coords[0], "runs/ch04_gridifier.png")
 
-    optimizer = torch.optim.AdamW(net.parameters(), lr=5e-3)
+    optimizer = torch.optim.Adam(net.parameters(), lr=5e-3)
     steps = EPOCHS * -(-TRAIN // 32)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=steps)
     for epoch in range(EPOCHS):

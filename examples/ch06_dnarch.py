@@ -14,6 +14,7 @@ import torch
 
 import kernelfield as kf
 from kernelfield.data import load
+from kernelfield.experiments.optim import parameter_groups
 from kernelfield.viz.architecture import plot_history
 
 STEPS, BATCH, RATE = 600, 20, 0.01
@@ -28,9 +29,10 @@ def main() -> None:
     data, fine = (load("darcy_synthetic", resolution=n, train=200, validation=0, test=50) for n in (16, 32))
     base = kf.CCNN(3, 1, dim=2, size=16, channels=12, blocks=3, readout="dense", stem="linear", norm="batch-statistics")
     net = kf.DNArch(base, budget=0.75, resolution_temperature=50.0)
-    optimizer = torch.optim.AdamW(net.parameters(), lr=RATE)
+    optimizer = torch.optim.AdamW(parameter_groups(net, lr=RATE, weight_decay=0.01))  # decays no mask
     for step in range(STEPS):
-        optimizer.param_groups[0]["lr"] = RATE * min(1, (step + 1) / 30) * (1 + math.cos(math.pi * step / STEPS)) / 2
+        for group in optimizer.param_groups:
+            group["lr"] = RATE * min(1, (step + 1) / 30) * (1 + math.cos(math.pi * step / STEPS)) / 2
         batch = data.train.batch(torch.randint(len(data.train), (BATCH,)))
         error = relative(net(batch.inputs), batch.target)
         optimizer.zero_grad()

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Finding", "diagnose"]
 
-#: share of a kernel's energy beyond the Nyquist frequency of its training grid, from which it is rough
-ROUGH = 0.25
+#: share of a kernel's energy beyond the Nyquist frequency of its grid, from which it is rough: for a layer on a grid,
+#: where the edge of a narrow mask has such a share too, and for a layer that commutes with rotations
+ROUGH, ROUGH_IN_TURNS = 0.4, 0.1
 #: length of an input, in units of a layer's ``size``, from which the step may have been forgotten
 LONG = 1.5
 #: most points of a cloud, and most kernels of a layer, that are looked at
@@ -100,9 +101,13 @@ def _of_kernel(name: str, module: nn.Module) -> Iterator[Finding]:
                 "so the kernel is another one at a finer step",
                 "a smaller omega_0 or bandwidth of its field, smooth=True or a penalty on aliasing",
             )
+        counts = module.grid(None, (1.0,) * module.dim).count
+        if any(count == 1 < n for count, n in zip(counts, module.size, strict=True)):
+            what = "along an axis its kernel has a single point at the training step, where its mask cannot grow"
+            yield Finding(name, what, "a larger sigma of its mask")
     if isinstance(module, GroupKernel) and module.disc is not None and module.field.lattice is None:
         share = rough_share(_radius(module))
-        if share > ROUGH:
+        if share > ROUGH_IN_TURNS:
             yield Finding(
                 name,
                 f"{100 * share:.0f} % of its kernel's energy lies beyond the Nyquist frequency of its "
@@ -225,7 +230,7 @@ def _of_input(name: str, layer: ContinuousConv, x: Tensor, options: dict[str, An
         )
     points = layer.grid(tuple(lengths), steps).count
     for axis, (count, n) in enumerate(zip(points, lengths, strict=True)):
-        if count == 1 < n:
+        if count == 1 < n and steps[axis] != 1:
             what = f"its kernel has a single point along axis {axis} at step {steps[axis]:g}, so samples do not mix"
             yield Finding(name, what, "a larger sigma of its mask, or a smaller step")
 

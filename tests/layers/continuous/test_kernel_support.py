@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -225,3 +225,23 @@ def test_delayed_sizes_lag_two_steps_and_cover_the_support() -> None:
     assert used[1] >= read[1]
     late.catch_up()
     assert late.shapes == (layer.kernel_support.steps,) == (used[4],)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"causal": True}, {"dim": 2}, {"dim": 2, "isotropic": True}, {"threshold": 0.5}]
+)
+@pytest.mark.parametrize("size", [2, 3, 8, 12])
+def test_a_learned_mask_begins_with_neighbours(size: int, options: dict[str, Any]) -> None:
+    """A kernel of a single point does not depend on the width of its mask, which would never grow."""
+    torch.manual_seed(0)
+    layer = FlexConv(1, 2, size=size, sigma=0.01, **options)
+    assert min(layer.grid(None, (1.0,) * layer.dim).count) > 1
+    x = torch.randn(3, 1, *(size,) * layer.dim)
+    layer(x).square().sum().backward()
+    assert (layer.mask.sigma.grad != 0).all()
+
+
+def test_masks_that_are_not_learned_or_long_stay_as_narrow_as_given() -> None:
+    assert FlexConv(1, 1, size=8, sigma=0.01, learn_sigma=False).mask.sigma.item() == pytest.approx(0.01)
+    assert FlexConv(1, 1, size=28, sigma=0.0375).mask.sigma.item() == pytest.approx(0.0375)
+    assert FlexConv(1, 1, dim=2, size=(1, 64), sigma=0.03).mask.sigma.tolist() == pytest.approx([0.03, 0.03])

@@ -5,8 +5,10 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from ..._arguments import checked
-from ..._checks import check_options
+from ..._checks import check_options, per_axis
 from ..._kinds import POSITIVE, SHARE, Int, PerAxis
 from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
@@ -42,6 +44,14 @@ def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
     return found
 
 
+@torch.no_grad()
+def _reach_neighbours_(mask: GaussianMask, size: Sequence[int]) -> None:
+    """Widen a mask, in place, to at least 1¼ steps along each axis, counted in units of ``size``."""
+    least = [mask.sigma_for(1.25 / n) if n > 1 else 0.0 for n in size]
+    floor = mask.sigma.new_tensor([max(least)] if len(mask.sigma) == 1 else least)
+    mask.sigma.copy_(torch.maximum(mask.sigma, floor))
+
+
 class FlexConv(ContinuousConv):
     r"""A convolution that learns how large its kernel is: a field under a Gaussian mask (chapter 5, section 3.1).
 
@@ -56,7 +66,8 @@ class FlexConv(ContinuousConv):
         size: the largest reach of the kernel in training steps, one for all axes or one per axis.
         field: makes the kernel's field from ``(dim, channels)``, with chapter 5's starting values unless others are
             bound to it.
-        sigma: initial width of the Gaussian mask, where 1 is ``size`` steps.
+        sigma: initial width of the Gaussian mask, where 1 is ``size`` steps. If it is learned, the mask begins wide
+            enough to reach the neighbours of a sample: a kernel of a single point has no gradient that could widen it.
         mask: another mask in place of the Gaussian: a :class:`~kernelfield.masks.Mask`, which the layer copies, or a
             class or function that makes one from ``dim``. It lives on the kernel's domain, [-1, 1] along each axis, or
             [0, 1] if causal. The arguments that describe the Gaussian (sigma, threshold, learn_mean, learn_sigma,
@@ -109,6 +120,9 @@ class FlexConv(ContinuousConv):
                 isotropic=isotropic,
                 domain=(0.0, 1.0) if causal else (-1.0, 1.0),
             )
+            if learn_sigma and "size" in options:  # the base class says if it is missing
+                PerAxis(Int(1)).check("size", options["size"], {"dim": dim})
+                _reach_neighbours_(mask, per_axis(options["size"], dim))
             # Envelopes start inside the mask: within 1.667 widths of its centre, as the authors place them.
             spread = min(1.0, 1.667 * float(mask.sigma.detach().max()))
         else:
