@@ -1,4 +1,4 @@
-"""What ``kernelfield.testing.diagnose`` finds, and that it finds nothing in networks as they are meant."""
+"""What ``kf.diagnose`` finds, and that it finds nothing in networks as they are meant."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import kernelfield as kf
+from kernelfield.diagnosis import Finding, diagnose
 from kernelfield.experiments.optim import parameter_groups
 from kernelfield.fields import SIREN, MAGNet
-from kernelfield.testing import Finding, diagnose
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,6 +29,7 @@ MAY_IMPORT = {
     "data": FOUNDATION,
     "viz": FOUNDATION | {"layers", "models"},
     "export": FOUNDATION | {"layers"},
+    "diagnosis": FOUNDATION | {"layers", "testing"},
     "experiments": FOUNDATION | {"layers", "models", "streaming", "parallel", "cuda_graphs", "data", "viz", "export"},
     "sklearn": FOUNDATION | {"layers", "models", "data", "experiments"},
     "aeon": {"sklearn"},

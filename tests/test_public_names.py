@@ -52,6 +52,7 @@ NAMES = {
         "capture_prediction",
         "create_model",
         "data",
+        "diagnose",
         "distil",
         "fields",
         "from_pretrained",
@@ -283,6 +284,7 @@ NAMES = {
         "generate",
         "stream",
     ],
+    "kernelfield.diagnosis": ["Finding", "diagnose"],
     "kernelfield.testing": [
         "SignalGroup",
         "assert_causal",

@@ -36,6 +36,7 @@ MODULES = {
     "kernelfield.ops": "Operators",
     "kernelfield.grids": "Grids",
     "kernelfield.testing": "Testing",
+    "kernelfield.diagnosis": "Diagnosis",
     "kernelfield.data": "Data",
     "kernelfield.experiments": "Experiments",
     "kernelfield.viz": "Plots",

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from . import data, parallel
     from .cuda_graphs.decorator import capture
     from .cuda_graphs.prediction import capture_prediction
+    from .diagnosis import diagnose
     from .streaming.distil import distil
     from .streaming.generate import generate
     from .streaming.stream import stream
@@ -107,6 +108,7 @@ __all__ = [
     "capture_prediction",
     "create_model",
     "data",
+    "diagnose",
     "distil",
     "fields",
     "from_pretrained",
@@ -133,6 +135,7 @@ __all__ = [
 _LATER = {
     **dict.fromkeys(("distil", "generate", "stream"), "streaming"),
     **dict.fromkeys(("capture", "capture_prediction"), "cuda_graphs"),
+    "diagnose": "diagnosis",
 }
 
 

@@ -14,7 +14,7 @@ from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
 from kernelfield.experiments.custom_data import recipe_for_path
 from kernelfield.experiments.datasets import recipe_data
-from kernelfield.experiments.sample_files import check_samples, read_samples
+from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
 
 SAMPLES, POINTS = 20, 8
 SOURCE = {"name": "arrays"}
+
+
+def read_samples(path: Path, recipe: Recipe, data: Data) -> Batch:
+    return prepare_samples(read_file(path, recipe, data), data)
 
 
 def write(path: Path, **further: np.ndarray) -> Path:

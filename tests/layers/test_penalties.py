@@ -119,10 +119,10 @@ def test_training_with_the_aliasing_loss_brings_frequencies_under_nyquist(per_fi
 
 def test_frequencies_add_and_are_measured_against_the_shortest_axis() -> None:
     """Chapter 5, Eq. 10 to 12: the filters' frequencies, a Gaussian's 1/(2πσ) per deviation, half the samples."""
-    layer = FlexConv(2, 2, dim=2, size=(24, 10), sigma=(0.3, 0.05))
+    layer = FlexConv(2, 2, dim=2, size=(24, 10), sigma=(0.3, 0.06))
     assert nyquist(layer) == 5
     for cut in (1.0, 2.0):
-        filters, mask = layer.field.bandwidths(cut), cut / (2 * math.pi * 0.05)
+        filters, mask = layer.field.bandwidths(cut), cut / (2 * math.pi * 0.06)
         torch.testing.assert_close(kernel_frequency(layer, cut), filters.sum() + mask)
         each = (filters + (mask - 0.5 * 5) / len(filters)).clamp(min=0).square().sum()
         torch.testing.assert_close(aliasing_loss(layer, nyquist_factor=0.5, cut=cut, unit=1.0), each)

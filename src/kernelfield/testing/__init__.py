@@ -6,19 +6,15 @@ Fourier transform is spread evenly over its output, small entries included.
 
 A group is any object with the two methods of :class:`SignalGroup`: it lists its elements and acts on a signal.
 
-:func:`diagnose` asserts nothing: it lists what may be wrong with a network although no call fails.
-
-The files: ``diagnosis``, ``equivariance``, ``signals`` (shifts, causality, resolution), ``programs`` (compilation,
-export, state dicts), ``_compare`` (the comparison of outputs).
+The files: ``equivariance``, ``signals`` (shifts, causality, resolution), ``programs`` (compilation, export, state
+dicts), ``_compare`` (the comparison of outputs).
 """
 
-from .diagnosis import Finding, diagnose
 from .equivariance import SignalGroup, assert_equivariant, equivariance_error
 from .programs import assert_compiles, assert_exports, assert_state_dict_round_trip, count_parameters
 from .signals import assert_causal, assert_resolution_consistent, assert_translation_equivariant
 
 __all__ = [
-    "Finding",
     "SignalGroup",
     "assert_causal",
     "assert_compiles",
@@ -28,6 +24,5 @@ __all__ = [
     "assert_state_dict_round_trip",
     "assert_translation_equivariant",
     "count_parameters",
-    "diagnose",
     "equivariance_error",
 ]

@@ -125,7 +125,7 @@ def test_found_architectures_are_tabulated_from_runs(tmp_path: Path) -> None:
     assert read_last_row(path) == rows[-1]
     lines = architecture_table({"small": read_last_row(path)}).splitlines()
     assert len(lines) == 2 + net.architecture().depth
-    assert lines[2].split(" | ")[2:] == ["1 of 2", "1×1", "8×8", "4, 4, 4 |"]
+    assert lines[2].split(" | ")[2:] == ["1 of 2", "3×3", "8×8", "4, 4, 4 |"]
     path.write_text("epoch,loss\n1,2\n")
     with pytest.raises(ValueError, match=r"masks.csv must hold"):
         read_last_row(path)

@@ -46,8 +46,11 @@ def own_mask(mask: Callable[..., Mask] | Mask, dim: int) -> Mask:
 
 @torch.no_grad()
 def _reach_neighbours_(mask: GaussianMask, size: Sequence[int]) -> None:
-    """Widen a mask, in place, to at least 1¼ steps along each axis, counted in units of ``size``."""
-    least = [mask.sigma_for(1.25 / n) if n > 1 else 0.0 for n in size]
+    """Widen a mask, in place, to at least 1¼ steps along each axis.
+
+    Sizes below 4 are those of networks on points, whose coordinates have another unit than a step.
+    """
+    least = [mask.sigma_for(1.25 / n) if n >= 4 else 0.0 for n in size]
     floor = mask.sigma.new_tensor([max(least)] if len(mask.sigma) == 1 else least)
     mask.sigma.copy_(torch.maximum(mask.sigma, floor))
 

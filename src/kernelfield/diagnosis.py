@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
-from .._checks import floats_per_axis
-from .._object_kinds import Instance
-from ..layers.continuous import ContinuousConv
-from ..layers.group.kernel import GroupKernel
-from ._compare import evaluation, other_signal, scale_of, signal_of
+from ._arguments import checked
+from ._checks import floats_per_axis
+from ._object_kinds import Instance
+from .groups import Distribution
+from .layers.continuous import ContinuousConv
+from .layers.group.kernel import GroupKernel
+from .masks import Mask
+from .testing._compare import evaluation, other_signal, scale_of, signal_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -258,16 +260,15 @@ def _of_coords(name: str, layer: ContinuousConv, coords: Tensor) -> Iterator[Fin
 
 
 def _of_optimizer(model: nn.Module, optimizer: torch.optim.Optimizer) -> Iterator[Finding]:
-    from ..experiments.optim import parameter_kinds  # noqa: PLC0415
-
     decay = {id(p): group.get("weight_decay", 0.0) for group in optimizer.param_groups for p in group["params"]}
-    parameters, kinds = dict(model.named_parameters()), parameter_kinds(model)
+    parameters = dict(model.named_parameters())
     missing = [name for name, p in parameters.items() if p.requires_grad and id(p) not in decay]
     if missing:
         what = f"it does not train {len(missing)} of {len(parameters)} parameters, such as {missing[0]}"
         yield Finding("optimizer", what, "optimizer.add_param_group, or an optimiser made after the last change")
-    for kind in ("masks", "subsets"):
-        decayed = [name for name, p in parameters.items() if kinds[name] == kind and decay.get(id(p), 0.0) > 0]
+    for kind, words in ((Mask, "masks"), (Distribution, "subsets of a group")):
+        own = {id(p) for module in model.modules() if isinstance(module, kind) for p in module.parameters()}
+        decayed = [name for name, p in parameters.items() if id(p) in own and decay.get(id(p), 0.0) > 0]
         if decayed:
-            what = f"it decays {len(decayed)} {kind}, such as {decayed[0]}, which pulls them to size zero"
+            what = f"it decays parameters of {words}, such as {decayed[0]}, which pulls their sizes to zero"
             yield Finding("optimizer", what, "kernelfield.experiments.optim.parameter_groups")
