@@ -352,3 +352,14 @@ def test_a_cifar_resnet_predicts_alike_at_twice_the_resolution() -> None:
 def test_the_depth_of_a_cifar_resnet_is_checked() -> None:
     with pytest.raises(ValueError, match=r"depth .*got 45"):
         CIFARResNet(1, 2, size=8, depth=45)
+
+
+def test_a_single_sample_whose_prediction_would_be_constant_is_announced() -> None:
+    torch.manual_seed(0)
+    net = CCNN(1, 3, size=16, channels=4, blocks=1, hidden=4, norm="batch-statistics").eval()
+    x = torch.randn(2, 1, 16)
+    with pytest.warns(UserWarning, match="norm='batch-statistics'"):
+        torch.testing.assert_close(net(x[:1]), net(x[1:]))
+    assert not torch.allclose(net(x)[0], net(x)[1])  # no warning: warnings are errors in tests
+    for options in ({"readout": "last"}, {"readout": "dense", "causal": False}, {"norm": "batch"}):
+        CCNN(1, 3, **{"size": 16, "channels": 4, "blocks": 1, "norm": "batch-statistics", **options})(x[:1])

@@ -299,7 +299,7 @@ def uses_batch_statistics(network: nn.Module) -> bool:
     (True, False)
     """
     kind = nn.modules.batchnorm._BatchNorm  # noqa: SLF001
-    return any(isinstance(m, kind) and m.running_mean is None for m in network.modules())
+    return any(isinstance(m, kind) and getattr(m, "running_mean", m) is None for m in network.modules())
 
 
 @checked(x=_SIGNAL, activation=Choice("relu", "gelu") | None)

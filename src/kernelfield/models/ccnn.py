@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.dropout import DROPOUT_KINDS
 from ..layers.kernel_state import in_full_precision
-from ..layers.pointwise import NORMS
+from ..layers.pointwise import NORMS, uses_batch_statistics
 from .kernel_arguments import KERNEL_KINDS, kernel_reach
 from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
@@ -229,7 +230,20 @@ class CCNN(PointClassifier):
         x = self.stem(x) if isinstance(self.stem, Pointwise) else self.stem(x, mask=mask, **sampling)
         x = normalise(self.norm, x, "gelu")
         x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
+        if not torch.compiler.is_compiling() and len(x) == 1 and self.readout.kind == "mean" and mask is None:
+            _check_mean(self.final_norm)
         return self.final_norm(x), mask, order
+
+
+def _check_mean(norm: nn.Module) -> None:
+    """Warn if the mean over all positions of a single sample is zero behind this norm."""
+    if uses_batch_statistics(norm):
+        warnings.warn(
+            "the output for a single sample does not depend on it: norm='batch-statistics' sets the mean of each "
+            "channel over the batch to zero, and readout='mean' takes the mean over positions; pass several samples, "
+            "or build the network with norm='batch'",
+            stacklevel=3,
+        )
 
 
 for _size, _about, _sizes in (

@@ -266,3 +266,18 @@ def test_dense_products_of_spectra_never_hold_all_indices(lengths: tuple[int, ..
     frequencies = 2 ** len(lengths) * math.prod(lengths)
     # Spectra of signals and of kernels, real and imaginary; batch by outputs by inputs would be 20 times that.
     assert seen.elements <= 1.5 * pairs * frequencies < batch * outputs * inputs * math.prod(lengths) / 2
+
+
+@pytest.mark.parametrize("method", ["fft_conv", "matmul_conv"])
+@pytest.mark.parametrize("causal", [True, False])
+def test_operators_return_tensors_that_compiled_code_can_read(method: str, causal: bool) -> None:
+    """A view with an offset is not aligned, even where it is contiguous: one signal of one channel."""
+    operators = torch.ops.kernelfield
+    x, kernel = torch.randn(1, 1, 40), torch.randn(1, 1, 23)
+    how = causal, [False], 1
+    y = getattr(operators, method)(x, kernel, *how)
+    for t in (y, *getattr(operators, f"{method}_grads")(torch.randn_like(y), x, kernel, True, True, *how)):
+        assert t.storage_offset() == 0
+        assert t.is_contiguous()
+    got = torch.compile(lambda x, k: conv(x, k, causal=causal, method=method.removesuffix("_conv")) * 2)(x, kernel)
+    torch.testing.assert_close(got, 2 * conv(x, kernel, causal=causal, method="direct"), rtol=1e-4, atol=1e-4)
