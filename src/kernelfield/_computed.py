@@ -41,7 +41,8 @@ class ComputedBuffers(nn.Module):
         before = {name: self._buffers[name] for name in self._non_persistent_buffers_set}
         super()._apply(fn, recurse)
         for name, value in before.items():
-            keep_values(name, value, self._buffers[name])
+            if self._buffers[name] is not value:
+                keep_values(name, value, self._buffers[name])
         return self
 
     def _load_from_state_dict(self, state: dict[str, Any], prefix: str, metadata: dict[str, Any], *args: Any) -> None:

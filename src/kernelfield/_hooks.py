@@ -33,14 +33,14 @@ def has_hooks(*modules: nn.Module | None) -> bool:
     >>> has_hooks(module)
     True
     """
-    for module in modules:
+    waiting = list(modules)  # a loop instead of a recursion: this runs for every layer at every forward pass
+    while waiting:
+        module = waiting.pop()
         if module is not None:
             forward = module._forward_hooks or module._forward_pre_hooks  # noqa: SLF001
             if forward or module._backward_hooks or module._backward_pre_hooks:  # noqa: SLF001
                 return True
-            parts = module._modules  # noqa: SLF001
-            if parts and has_hooks(*parts.values()):
-                return True
+            waiting += module._modules.values()  # noqa: SLF001
     return False
 
 

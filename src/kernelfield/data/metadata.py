@@ -120,9 +120,9 @@ def samples_record(data: Data) -> dict[str, Any]:
     record: dict[str, Any] = {}
     for name in ("train", "validation", "test"):
         split = getattr(data, name)
-        record[name] = 0 if split is None else len(split)
-        if record[name]:
-            digest.update(split.target.reshape(len(split), -1)[:, 0].contiguous().cpu().numpy().tobytes())
+        record[name] = count = 0 if split is None else len(split)
+        if count:
+            digest.update(split.target.reshape(count, -1)[:, 0].contiguous().cpu().numpy().tobytes())
             if _has_classes(split):
                 whole.update(split.target.contiguous().cpu().numpy().data)
     several = {"classes": whole.hexdigest()} if _has_classes(data.train) else {}
@@ -149,7 +149,8 @@ def _order(split: Split) -> float:
 
 def _has_classes(split: Split) -> bool:
     """Return whether each target consists of several classes. Values that are computed may differ in rounding."""
-    return len(split) > 0 and split.target.numel() > len(split) and not split.target.is_floating_point()
+    targets = split.target
+    return targets.numel() > targets.shape[0] > 0 and not targets.is_floating_point()
 
 
 def same_samples(one: dict[str, Any], other: dict[str, Any]) -> bool:

@@ -20,17 +20,14 @@ from .sets.images.deep_pixels import DARK
 from .transforms.batch import Chain, Normalize, Standardize
 from .transforms.fill_values import compare_fill_values
 from .transforms.log_mel import LogMel
-from .transforms.series_checks import compare_coords
+from .transforms.series_checks import OTHER_SIZE, compare_channels, compare_coords
 from .transforms.to_sequence import Flatten, pixel_order
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from .base import Data
 
 __all__ = [
     "Preprocessing",
-    "compare_channels",
     "compare_size",
     "compare_values",
     "in_stored_range",
@@ -38,9 +35,6 @@ __all__ = [
     "preprocessing",
 ]
 
-#: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
-#: warning says that the unit may differ
-OTHER_SIZE, OTHER_MEAN = 50, 20
 #: the same ratio for images, whose contrast varies less than the loudness of sounds
 OTHER_CONTRAST = 10
 #: luminance of red, green and blue (ITU-R BT.601)
@@ -297,41 +291,6 @@ def compare_size(batch: Batch, data: Data, file: str = "") -> None:
             f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
             "without a step, pixels count as equally far apart. Resize them, or give their step",
             stacklevel=4,
-        )
-
-
-def compare_channels(
-    values: Tensor,
-    mean: Tensor,
-    std: Tensor,
-    names: Sequence[str],
-    where: str,
-    *,
-    other_size: float = OTHER_SIZE,
-    stacklevel: int = 3,
-) -> None:
-    """Warn if the values of a channel are far larger or smaller than in training; see :func:`compare_values`.
-
-    Args:
-        values: (channels, n) raw values in float64; NaN is a missing value.
-        mean: (channels,) means in training.
-        std: (channels,) standard deviations in training; infinite ones are not compared.
-        names: names of the channels, if known.
-        where: description of the samples.
-        other_size: ratio of root mean squares that raises the warning.
-        stacklevel: number of calls between the warning and the line that it names.
-    """
-    size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
-    middle, ratio = values.nanmean(dim=1), size / usual
-    away = (middle - mean).abs() > OTHER_MEAN * std
-    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0) & std.isfinite()
-    for channel in torch.nonzero(strange).flatten().tolist()[:3]:
-        name = repr(names[channel]) if channel < len(names) else str(channel)
-        warnings.warn(
-            f"channel {name} of {where} has a mean of {middle[channel]:.3g} and a root mean square of "
-            f"{size[channel]:.3g}, and in training {mean[channel]:.3g} and {usual[channel]:.3g}; its values must have "
-            "the same unit",
-            stacklevel=stacklevel,
         )
 
 

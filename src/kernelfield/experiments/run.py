@@ -229,7 +229,14 @@ class Run:
         """Write rows as CSV; the columns are those of all rows, in the order of their first appearance."""
         columns = list(dict.fromkeys(key for row in rows for key in row))
         lines = [",".join(columns)]
-        lines += [",".join(_number(row.get(key)) for key in columns) for row in rows]
+        for row in rows:
+            values = [row.get(key) for key in columns]
+            whole = [value is not None and float(value).is_integer() and abs(value) < 1e15 for value in values]
+            cells = [
+                "" if value is None else str(int(value)) if exact else f"{value:.8g}"
+                for value, exact in zip(values, whole, strict=True)
+            ]
+            lines.append(",".join(cells))
         self.write(name, "\n".join(lines) + "\n", durable=False)
 
     def read_rows(self, name: str) -> list[dict[str, float]]:
@@ -311,14 +318,6 @@ def _accepted(name: str, given: dict[str, Any]) -> dict[str, Any]:
 
 def _digest(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
-
-
-def _number(value: float | None) -> str:
-    if value is None:
-        return ""
-    if float(value).is_integer() and abs(value) < 1e15:
-        return str(int(value))
-    return f"{value:.8g}" if math.isfinite(value) else str(value)
 
 
 def _difference(old: Any, new: Any) -> str:

@@ -151,18 +151,10 @@ class FilterNetwork(Field):
     def together(cls, fields: Sequence[Field], coords: Tensor, channels: int | None = None) -> Tensor:
         first = fields[0]
         assert isinstance(first, FilterNetwork)
-
-        def stacked(name: str) -> Tensor:
-            return torch.stack([getattr(f, name) for f in fields])
-
-        linears = zip(*(f.linears for f in fields), strict=True)
-        values = first._compute(  # noqa: SLF001
-            coords,
-            stacked("frequency"),
-            stacked("phase"),
-            [stacked(name) for name in first.envelope_parameters],
-            [stack_linears(maps) for maps in linears],
-        )
+        names = "frequency", "phase", *first.envelope_parameters
+        frequency, phase, *shape = (torch.stack([getattr(f, name) for f in fields]) for name in names)
+        linears = [stack_linears(maps) for maps in zip(*(f.linears for f in fields), strict=True)]
+        values = first._compute(coords, frequency, phase, shape, linears)  # noqa: SLF001
         return affine(values, *cls.readouts(fields, channels))
 
     @classmethod

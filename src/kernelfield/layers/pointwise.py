@@ -90,7 +90,7 @@ class Pointwise(nn.Module):
         weight, bias = self.weight, self.bias
         if active is not None:
             weight, bias = active.of_map(weight, bias)  # type: ignore[assignment]
-        if offset is not None:
+        if offset is not None and offset.shape[0] != weight.shape[1]:
             offset = _match_columns(offset, weight)
         return linear(x, weight, bias, offset=offset, **epilogue)
 

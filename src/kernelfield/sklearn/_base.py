@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from .._signature import takes_argument
 from ..data.base import Split, TargetScale
-from ..data.preprocessing import compare_channels
+from ..data.transforms.series_checks import compare_channels
 from ._arrays import is_ragged, labels, observed, plain, signals
 from ._irregular import (
     Points,

@@ -17,8 +17,18 @@ if TYPE_CHECKING:
     from ..base import Batch, Data
     from .series import Series
 
-__all__ = ["compare_coords", "compare_extent", "compare_queries", "compare_series_channels"]
+__all__ = [
+    "OTHER_SIZE",
+    "compare_channels",
+    "compare_coords",
+    "compare_extent",
+    "compare_queries",
+    "compare_series_channels",
+]
 
+#: ratio of the sizes of new and training values, and distance of their means in standard deviations, above which a
+#: warning says that the unit may differ
+OTHER_SIZE, OTHER_MEAN = 50, 20
 #: ratio of the lengths of new series and of training above which the unit of their times is in doubt
 _OTHER_UNIT = 20
 #: share of the range of query times by which new ones may exceed it
@@ -100,4 +110,39 @@ def _compare_reach(factor: float, what: str, data: Data) -> None:
         warnings.warn(
             f"{what} reach {factor:.3g} times as far as those of {data.name}; they must have the same unit",
             stacklevel=4,
+        )
+
+
+def compare_channels(
+    values: Tensor,
+    mean: Tensor,
+    std: Tensor,
+    names: Sequence[str],
+    where: str,
+    *,
+    other_size: float = OTHER_SIZE,
+    stacklevel: int = 3,
+) -> None:
+    """Warn if the values of a channel are far larger or smaller than in training.
+
+    Args:
+        values: (channels, n) raw values in float64; NaN is a missing value.
+        mean: (channels,) means in training.
+        std: (channels,) standard deviations in training; infinite ones are not compared.
+        names: names of the channels, if known.
+        where: description of the samples.
+        other_size: ratio of root mean squares that raises the warning.
+        stacklevel: number of calls between the warning and the line that it names.
+    """
+    size, usual = values.square().nanmean(dim=1).sqrt(), (mean.square() + std.square()).sqrt()
+    middle, ratio = values.nanmean(dim=1), size / usual
+    away = (middle - mean).abs() > OTHER_MEAN * std
+    strange = ((ratio > other_size) | (ratio < 1 / other_size) | away) & (size > 0) & std.isfinite()
+    for channel in torch.nonzero(strange).flatten().tolist()[:3]:
+        name = repr(names[channel]) if channel < len(names) else str(channel)
+        warnings.warn(
+            f"channel {name} of {where} has a mean of {middle[channel]:.3g} and a root mean square of "
+            f"{size[channel]:.3g}, and in training {mean[channel]:.3g} and {usual[channel]:.3g}; its values must have "
+            "the same unit",
+            stacklevel=stacklevel,
         )

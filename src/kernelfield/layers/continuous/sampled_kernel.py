@@ -162,18 +162,19 @@ class SampledKernel(ComputedBuffers):
         return super().train(mode)
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> SampledKernel:
-        self.unfreeze()  # parameters move to another device or dtype
+        self._frozen.clear()  # parameters move to another device or dtype
         reach = self.reach
         super()._apply(fn, recurse=False)
         kernel = in_full_precision(fn)
         self.reach = kernel(reach)
-        keep_values("reach", reach, self.reach)
+        if self.reach is not reach:
+            keep_values("reach", reach, self.reach)
         for child in self.children() if recurse else ():  # the field and the mask
             child._apply(kernel)  # noqa: SLF001 (there is no public way)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
-        self.unfreeze()
+        self._frozen.clear()
         super()._load_from_state_dict(*args, **kwargs)
 
     def _apply_published_scale_(self) -> None:

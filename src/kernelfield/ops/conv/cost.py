@@ -126,10 +126,10 @@ def _cheapest(
     dtype: torch.dtype,
 ) -> str:
     points = tuple(kernel_shape[2:])
-    if is_symbolic(*points):
-        return "fft"  # kernels of symbolic length are as long as the input
-    # The times of all methods grow alike with an unknown length or batch size, so its value hardly matters.
-    if is_symbolic(*shape):
+    if is_symbolic(*points, *shape):
+        if is_symbolic(*points):
+            return "fft"  # kernels of symbolic length are as long as the input
+        # The times of all methods grow alike with an unknown length or batch size, so its value hardly matters.
         shape = tuple(max(64, n) if is_symbolic(s) else s for s, n in zip(shape, (1, 1, *points), strict=True))
     periodic = [name == "periodic" for name in boundary]
     work = Work.of(shape, tuple(kernel_shape), centres(points, causal), periodic)
