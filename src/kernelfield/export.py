@@ -126,7 +126,9 @@ def export_network(
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     one_axis = example.dim() - (2 if example.is_floating_point() else 1) == 1
-    trials = [examples, {name: t[:1] for name, t in examples.items()}]
+    # The output of a network with the statistics of the batch is rounding noise for a single sample.
+    few = 2 if uses_batch_statistics(network) else 1
+    trials = [examples, {name: t[:few] for name, t in examples.items()}]
     described = describe_export(to, examples, metadata)
     if to == "pt2":
         dynamic = dynamic_length and one_axis

@@ -24,9 +24,11 @@ from kernelfield.data.sets.audio.sound_folder import read_sound
 from kernelfield.data.sets.images.digits import digits
 from kernelfield.experiments.comparison import compare_runs
 from kernelfield.experiments.custom_data import recipe_for, recipe_for_path
-from kernelfield.experiments.datasets import recipe_data
+from kernelfield.experiments.datasets import recipe_data, synthetic_data
+from kernelfield.experiments.evaluation import evaluate
 from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.recipe import find_recipe, with_settings
+from kernelfield.experiments.run import make_network, make_task
 from kernelfield.experiments.sample_files import check_samples, prepare_samples, read_file
 from kernelfield.experiments.stream_input import stream_input
 from kernelfield.export import export_network, read_metadata
@@ -569,6 +571,12 @@ def test_predictions_that_depend_on_their_batch_are_announced(tmp_path: Path) ->
     run = load_run(tmp_path / "run")
     with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
         run.predict(x)
+    with (
+        pytest.warns(UserWarning, match="the output for a single sample does not depend on it"),
+        pytest.warns(UserWarning, match="depends on the other samples of its batch"),
+    ):
+        one, other = (run.predict(sample[None])[0]["probabilities"] for sample in x[:2])
+    assert one == pytest.approx(other, abs=1e-5)
     with pytest.warns(UserWarning, match="depends on the other samples of its batch"):
         export_network(run.network, tmp_path / "net.pt2", torch.randn(2, 1, 12))
 
@@ -887,3 +895,18 @@ def test_targets_at_each_position_are_not_tested_at_another_resolution(tmp_path:
     np.savez(tmp_path / "dense.npz", inputs=x, target=np.tanh(x[:, 0]))
     recipe = recipe_for_path(tmp_path / "dense.npz")
     assert (recipe.shape.task, recipe.test) == ("dense-regression", {})
+
+
+def test_no_batch_of_an_evaluation_has_a_single_sample_if_its_statistics_are_used() -> None:
+    torch.manual_seed(0)
+    recipe = with_settings(find_recipe("digits"), {"model.norm": "batch-statistics", "model.channels": 4})
+    task, sizes = make_task(recipe, make_network(recipe)), []
+    task.network.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    split = synthetic_data(recipe.shape, samples=9).train
+    evaluate(task, split, batch=4)
+    evaluate(task, split, batch=5)
+    recipe = with_settings(recipe, {"model.norm": "batch"})
+    plain = make_task(recipe, make_network(recipe))
+    plain.network.register_forward_hook(lambda _, inputs, __: sizes.append(len(inputs[0])))
+    evaluate(plain, split, batch=4)
+    assert sizes == [4, 5, 5, 4, 4, 4, 1]

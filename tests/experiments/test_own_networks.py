@@ -101,6 +101,7 @@ TRAINS = {
 
 
 @pytest.mark.filterwarnings("ignore:the network normalises by the statistics of the batch")
+@pytest.mark.filterwarnings("ignore:the output for a single sample does not depend on it")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[] if name in SOME else pytest.mark.slow) for name in kf.list_models()]

@@ -130,7 +130,7 @@ def recipe_for(
     ('w5', 5, 'w5.transients_small')
     """
     samples = len(data.train)
-    batch = max(1, min(64, samples // 8))
+    batch = max(2, min(64, samples // 8))  # statistics of one sample say nothing about it
     length = max(10, min(100, round(2000 * batch / samples))) if epochs == 0 else epochs
     if epochs == 0 and not torch.cuda.is_available():
         positions = data.train.inputs.shape[-1] if data.train.coords is not None else math.prod(data.size)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ..data.base import one_step
 from ..groups import Bernoulli, Interval
+from ..layers.pointwise import uses_batch_statistics
 from ..masks import GaussianMask
 from ..models import DNArch
 from ..streaming import Stream
@@ -91,9 +92,12 @@ def evaluation_steps(
         task.eval()
     device = next(task.network.parameters()).device
     meter = task.meter(device)
-    for start in range(0, len(split), batch):
+    starts = list(range(0, len(split), batch))
+    if len(starts) > 1 and len(split) % batch == 1 and uses_batch_statistics(task.network):
+        starts.pop()  # the statistics of a single sample say nothing about it, so the batch before takes it
+    for start, end in itertools.pairwise([*starts, len(split)]):
         with precision():
-            samples = split.batch(slice(start, start + batch)).to(device)
+            samples = split.batch(slice(start, end)).to(device)
             meter.update(task(samples), samples)
         if start == 0 and device.type == "cuda":
             torch.cuda.synchronize(device)  # constants of the split must be ready before another training reads them
