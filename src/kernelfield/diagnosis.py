@@ -86,7 +86,8 @@ def diagnose(
     """
     found = [finding for name, module in model.named_modules() for finding in _of_kernel(name, module)]
     if args or kwargs:
-        with torch.random.fork_rng(devices=[]), evaluation(model):
+        gpus = {p.device for p in model.parameters() if p.is_cuda}
+        with torch.random.fork_rng(devices=list(gpus)), evaluation(model):
             found += _of_call(model, args, kwargs)
     if optimizer is not None:
         found += _of_optimizer(model, optimizer)
@@ -100,7 +101,7 @@ def _of_kernel(name: str, module: nn.Module) -> Iterator[Finding]:
             yield Finding(
                 name,
                 f"{100 * share:.0f} % of its kernel's energy lies beyond the Nyquist frequency of the training grid, "
-                "so the kernel is another one at a finer step",
+                "so the kernel takes other values at a finer step",
                 "a smaller omega_0 or bandwidth of its field, smooth=True or a penalty on aliasing",
             )
         counts = module.grid(None, (1.0,) * module.dim).count

@@ -60,16 +60,12 @@ def evaluate(task: Task, split: Split, batch: int = 256, on_batch: Callable[[int
         batch: samples per batch.
         on_batch: called after each batch with the number of samples so far and the number of all samples.
     """
-    steps, done = evaluation_steps(task, split, batch), 0
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            meter = end.value
-            break
-        done = min(done + batch, len(split))
+    steps, parts = evaluation_steps(task, split, batch), _parts(task, split, batch)
+    for _, done in parts:
+        next(steps)
         if on_batch is not None:
             on_batch(done, len(split))
+    meter = exhaust(steps)
     if bool(meter.nonfinite):
         raise NonFiniteOutputs(f"the outputs of the network are not finite for {int(meter.nonfinite)} samples")
     return meter
@@ -92,10 +88,7 @@ def evaluation_steps(
         task.eval()
     device = next(task.network.parameters()).device
     meter = task.meter(device)
-    starts = list(range(0, len(split), batch))
-    if len(starts) > 1 and len(split) % batch == 1 and uses_batch_statistics(task.network):
-        starts.pop()  # the statistics of a single sample say nothing about it, so the batch before takes it
-    for start, end in itertools.pairwise([*starts, len(split)]):
+    for start, end in _parts(task, split, batch):
         with precision():
             samples = split.batch(slice(start, end)).to(device)
             meter.update(task(samples), samples)
@@ -105,6 +98,14 @@ def evaluation_steps(
     if was_training:
         task.train()
     return meter
+
+
+def _parts(task: Task, split: Split, batch: int) -> list[tuple[int, int]]:
+    """Return the first sample of each batch of an evaluation, and the first one after it."""
+    starts = list(range(0, len(split), batch))
+    if len(starts) > 1 and len(split) % batch == 1 and uses_batch_statistics(task.network):
+        starts.pop()  # the statistics of a single sample say nothing about it, so the batch before takes it
+    return list(itertools.pairwise([*starts, len(split)]))
 
 
 @torch.no_grad()

@@ -231,16 +231,16 @@ class CCNN(PointClassifier):
         x = normalise(self.norm, x, "gelu")
         x = run_blocks(self.blocks, x, active=active, mask=mask, **sampling)
         if not torch.compiler.is_compiling() and len(x) == 1 and self.readout.kind == "mean" and mask is None:
-            _check_mean(self.final_norm)
+            _warn_if_constant(self.final_norm)
         return self.final_norm(x), mask, order
 
 
-def _check_mean(norm: nn.Module) -> None:
-    """Warn if the mean over all positions of a single sample is zero behind this norm."""
+def _warn_if_constant(norm: nn.Module) -> None:
+    """Warn if the mean of a single sample over its positions is the same for all samples after this norm."""
     if uses_batch_statistics(norm):
         warnings.warn(
-            "the output for a single sample does not depend on it: norm='batch-statistics' sets the mean of each "
-            "channel over the batch to zero, and readout='mean' takes the mean over positions; pass several samples, "
+            "the output for a single sample does not depend on it: norm='batch-statistics' gives each channel "
+            "a fixed mean over the batch, and readout='mean' reads this mean; pass several samples, "
             "or build the network with norm='batch'",
             stacklevel=3,
         )
