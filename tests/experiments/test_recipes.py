@@ -401,6 +401,12 @@ def test_yaml_round_trip() -> None:
     assert read_yaml(write_yaml(values)) == values
 
 
+def test_a_list_that_occurs_twice_is_written_twice() -> None:
+    sizes = [1, 2]
+    values = {"a": sizes, "b": {"c": sizes, "d": sizes}}
+    assert read_yaml(write_yaml(values)) == values
+
+
 def test_a_failed_row_names_its_own_metric(tmp_path: Path) -> None:
     result = reproduce("ch05-kodak-siren", tmp_path / "results", tmp_path / "runs")
     assert result["status"] == "failed"

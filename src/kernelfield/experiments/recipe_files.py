@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -222,7 +223,7 @@ def parse_value(text: str) -> Any:
 
 @checked()
 def write_yaml(mapping: dict[str, Any]) -> str:
-    """Return ``mapping`` as text that :func:`read_yaml` reads back; no list may occur twice in it.
+    """Return ``mapping`` as text that :func:`read_yaml` reads back.
 
     >>> print(write_yaml({"model": {"name": "ccnn", "widths": [1, 2]}, "ema": None}), end="")
     model:
@@ -230,7 +231,8 @@ def write_yaml(mapping: dict[str, Any]) -> str:
       widths: [1, 2]
     ema: null
     """
-    return yaml.dump(mapping, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100_000)
+    copy = json.loads(json.dumps(mapping))  # a list that occurs twice is written twice, not as an alias
+    return yaml.dump(copy, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100_000)
 
 
 def _load(text: str, name: str) -> Any:

@@ -42,7 +42,7 @@ class GraphCache(Generic[T]):
         """Return the value for these arguments, from the cache if it is there."""
         if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
             return self.function(*key)  # under a mode such as FakeTensorMode, tensors may have no values
-        recorded = torch.cuda.is_initialized() and capturing()
+        recorded = torch.cuda.is_initialized() and capturing()  # checked here too: a call less for every convolution
         with self._lock:
             value = self.entries.get(key)
             if value is not None:
