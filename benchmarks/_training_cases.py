@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cache, partial
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "cases", "recipe_of"]
 
-#: sets of cases: the networks of the guide to speed, every registered network, and layers
-KINDS = ("guide", "networks", "layers")
+#: sets of cases: the networks of the guide to speed, layers, and every registered network
+KINDS = ("guide", "layers", "networks")
 
 
 def _layer(name: str, build: Callable[[], nn.Module], *shape: int, batch: int = 64) -> Case:
@@ -126,13 +127,21 @@ def _registered(model: str) -> Case:
 
 
 def cases(kinds: tuple[str, ...] = KINDS, only: str = "") -> list[Case]:
-    """Return the cases of some kinds whose name contains ``only``, those of the guide first."""
+    """Return the cases of some kinds whose name contains ``only``, the networks of the guide first."""
     found: list[Case] = []
     if "guide" in kinds:
         found += CASES.values()
     if "layers" in kinds:
         found += _layers()
     if "networks" in kinds:
-        # A name with a colon is a network of the user's own, which no recipe has.
-        found += [_registered(name) for name in kf.list_models() if only in name and ":" not in name]
+        found += [_registered(name) for name in _by_family() if only in name]
     return [case for case in found if only in case.name]
+
+
+def _by_family() -> list[str]:
+    """Return the registered networks: the first of each family, then the second of each, and so on."""
+    members: dict[Any, list[str]] = {}
+    for name in kf.list_models():
+        if ":" not in name:  # a name with a colon is a network of the user's own, which no recipe has
+            members.setdefault(configuration(name).build, []).append(name)
+    return [name for row in zip_longest(*members.values()) for name in row if name is not None]

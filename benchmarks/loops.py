@@ -15,9 +15,10 @@ or the mean square of outputs that are not classes. ``compiled`` is the step of 
 - ``launches`` are calls of the CUDA driver that start work on the device in one step, ``Python calls`` are calls of
   Python functions in the thread of the loop.
 
-Each row is printed and saved as soon as it is measured, and rows that the file already has are kept. Eager and captured
-steps of all networks come first, compiled ones after them while there is time: after ``--limit`` seconds the process
-ends with what it has. A step that fails is saved with its error, and tried again the next time.
+Each row is printed and saved as soon as it is measured, and rows that the file already has are kept. The kinds are
+measured in the order of ``--kinds``, and eager and captured steps of a kind before its compiled ones. The first network
+of each family comes before the second of any. After ``--limit`` seconds the process ends with what it has. A step that
+fails is saved with its error, and tried again the next time.
 """
 
 from __future__ import annotations
@@ -92,22 +93,24 @@ def _start_memory(device: torch.device) -> int | None:
     return torch.cuda.memory_allocated(device)
 
 
-def planned(found: list[Case], ways: list[str], rows: list[dict[str, Any]]) -> Iterator[tuple[Case, str]]:
-    """Yield what is still to be measured: eager and captured steps first, then compiled ones."""
+def planned(options: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator[tuple[Case, str]]:
+    """Yield what is still to be measured: kind by kind, and eager and captured steps before compiled ones."""
     done = {
         (row["network"], row["way"]) for row in rows if "peak_bytes" in row
     }  # neither failed nor written by an older script
-    for some in (WAYS[:2], WAYS[2:]):
-        for case in found:
-            for way in some:
-                if way in ways and (case.name, way) not in done:
-                    yield case, way
+    for kind in options.kinds:
+        found = cases((kind,), options.only)
+        for some in (WAYS[:2], WAYS[2:]):
+            for case in found:
+                for way in some:
+                    if way in options.ways and (case.name, way) not in done:
+                        yield case, way
 
 
 def run(options: argparse.Namespace, report: dict[str, Any], device: torch.device, spent: Budget) -> None:
     """Add the missing measurements to the report."""
     rows: list[dict[str, Any]] = report["rows"]
-    for case, way in planned(cases(options.kinds, options.only), options.ways, rows):
+    for case, way in planned(options, rows):
         if spent.spent or (way == "compiled" and spent.elapsed > options.limit - LEAST_TIME):
             break
         batch = options.batch or case.batch
@@ -150,7 +153,7 @@ def make_table(rows: list[dict[str, Any]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--kinds", default=",".join(KINDS), help="of rows: guide, networks, layers")
+    parser.add_argument("--kinds", default=",".join(KINDS), help="of rows: guide, layers, networks")
     parser.add_argument("--only", default="", help="part of a row's name")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--budget", type=float, default=1.0, help="seconds to time each entry")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import threading
 import weakref
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,8 @@ def capture(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
     """Return a switch for what torch says about the stream, as in a process with a GPU."""
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device", contextlib.nullcontext)
 
     def switch(on: bool) -> None:
         monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: on)
@@ -72,6 +76,30 @@ def test_tensors_of_a_graph_stay_alive(capture: Callable[[bool], None]) -> None:
     gc.collect()
     assert forgotten() is None
     assert used() is not None
+
+
+def test_tensors_are_made_in_a_thread_of_their_own_and_once(capture: Callable[[bool], None]) -> None:
+    """Compiled code with CUDA graphs refuses tensors of its own thread that stay alive."""
+    threads = []
+
+    def make(n: int) -> torch.Tensor:
+        threads.append(threading.get_ident())
+        if n < 0:
+            raise ValueError("n must be at least 0")
+        return torch.arange(n)
+
+    table = graph_cache(2)(make)
+    with torch.inference_mode():
+        first = table(3)
+    assert table(3) is first
+    assert not first.is_inference()
+    assert len(threads) == 1
+    assert threads[0] != threading.get_ident()
+    with pytest.raises(ValueError, match="n must"):
+        table(-1)
+    capture(True)  # a recording contains the operations of its own thread
+    table(4)
+    assert threads[-1] == threading.get_ident()
 
 
 def test_tensors_made_during_capture_are_not_cached(capture: Callable[[bool], None]) -> None:

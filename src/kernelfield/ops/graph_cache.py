@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import threading
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
@@ -48,9 +50,9 @@ class GraphCache(Generic[T]):
             if value is not None:
                 self.entries.move_to_end(key)
         if value is None:
-            value = self.function(*key)
             if recorded:
-                return value  # it has no values before the graph is replayed
+                return self.function(*key)  # it has no values before the graph is replayed
+            value = self._make(key)
             with self._lock:
                 value = self.entries.setdefault(key, value)  # another thread may have added it first
                 _synchronize()
@@ -59,6 +61,23 @@ class GraphCache(Generic[T]):
         if recorded:
             self.pinned[id(value)] = value
         return value
+
+    def _make(self, key: tuple[Any, ...]) -> T:
+        """Compute a value, on a GPU in a thread of its own.
+
+        Compiled code with CUDA graphs (``mode="reduce-overhead"``) lets all tensors of its thread share memory between
+        calls, and refuses to run if one of them stays alive. Memory of another thread is ordinary memory.
+        """
+        if not torch.cuda.is_initialized():
+            return self.function(*key)
+        device = torch.cuda.current_device()
+
+        def make() -> T:
+            with torch.cuda.device(device):
+                return self.function(*key)
+
+        with ThreadPoolExecutor(1, "graph-cache") as thread:
+            return thread.submit(copy_context().run, make).result()
 
     def cache_clear(self) -> None:
         """Drop all values. Pinned values, which graphs read, stay alive but are no longer returned."""
