@@ -5,7 +5,8 @@ and ``triton/`` has the GPU kernels. Read ``conv/`` first; the others are ``resa
 ``fieldnet/``, ``attention/``, ``attentive/``, and the files ``filter_bank`` and ``sum_of_norms``. Shared parts:
 
 - ``backend`` decides whether Triton kernels run and can turn them off; ``triton_probe`` runs one as a test;
-- ``autograd`` has gradients of every order, ``graph_cache`` has tables that CUDA graphs may read;
+- ``autograd`` has gradients of every order, ``kernel_operator`` has operators for compilers, ``graph_cache`` has tables
+  that CUDA graphs may read;
 - ``calibration/`` measures the costs by which ``conv/cost`` chooses a method;
 - ``architectures``, ``launch_sizes``, ``precompile``: limits of GPUs, launch grids, kernels compiled ahead of time.
 """

@@ -25,7 +25,7 @@ from torch.autograd import Function
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["EagerFunction", "bilinear", "grads_by_formula"]
+__all__ = ["EagerFunction", "bilinear", "contiguous_from_start", "grads_by_formula"]
 
 
 class EagerFunction(Function):
@@ -81,7 +81,7 @@ def grads_by_formula(
     return tuple(next(found) if t is not None and t.requires_grad else None for t in own)
 
 
-def _from_start(y: Tensor) -> Tensor:
+def contiguous_from_start(y: Tensor) -> Tensor:
     """Return a contiguous tensor at the start of its memory, whose alignment compiled code relies on."""
     return y.clone() if y.storage_offset() and y.is_contiguous() else y.contiguous()
 
@@ -116,7 +116,7 @@ def bilinear(  # noqa: C901
 
     @torch.library.custom_op(f"kernelfield::{name}", mutates_args=())
     def conv_op(x: Tensor, kernel: Tensor, causal: bool, periodic: list[bool], groups: int) -> Tensor:
-        return _from_start(conv(x, kernel, causal, periodic, groups))
+        return contiguous_from_start(conv(x, kernel, causal, periodic, groups))
 
     @torch.library.custom_op(f"kernelfield::{name}_grads", mutates_args=())
     def grads_op(
@@ -130,7 +130,7 @@ def bilinear(  # noqa: C901
         groups: int,
     ) -> tuple[Tensor, Tensor]:
         grad_x, grad_kernel = grads(grad, x, kernel, (need_x, need_kernel), causal, periodic, groups)
-        return _from_start(grad_x), _from_start(grad_kernel)
+        return contiguous_from_start(grad_x), contiguous_from_start(grad_kernel)
 
     @conv_op.register_fake
     def _(x: Tensor, kernel: Tensor, *options: Any) -> Tensor:  # noqa: ARG001

@@ -28,13 +28,24 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-__all__ = ["SINGLE_OR_HALF", "fast_paths", "recompute", "unavailable", "use_fast_paths", "use_triton"]
+__all__ = [
+    "SINGLE_OR_HALF",
+    "fast_paths",
+    "recompute",
+    "traced_fast_paths",
+    "unavailable",
+    "use_fast_paths",
+    "use_triton",
+]
 
 #: the dtypes that most Triton kernels take
 SINGLE_OR_HALF = (torch.float32, torch.bfloat16, torch.float16)
 
 _DEFAULT = os.environ.get("KERNELFIELD_FAST") != "0"
 _enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAULT)
+#: the latest setting of any thread, for compilers: they cannot read a context variable, and compile again if a global
+#: variable changes
+_latest = _DEFAULT
 #: devices that can run Triton kernels; the CPU uses an interpreter
 _WITH_KERNELS = ("cuda", "cpu")
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -45,7 +56,8 @@ class use_fast_paths:  # noqa: N801
 
     Like :class:`torch.set_grad_enabled`, the setting applies to the current thread (to the current :mod:`contextvars`
     context). The environment variable ``KERNELFIELD_FAST=0`` turns the kernels off in all threads. A backward pass
-    takes the path that its forward pass took.
+    takes the path that its forward pass took. Compiled code follows the setting too; for attention it is the latest one
+    of any thread, and a change compiles the code again.
 
     Args:
         enabled: whether operators may use Triton kernels.
@@ -58,19 +70,30 @@ class use_fast_paths:  # noqa: N801
     @checked()
     def __init__(self, enabled: bool) -> None:
         self._enabled, self._before = bool(enabled), _enabled.get()
-        _enabled.set(self._enabled)
+        _set(self._enabled)
 
     def __enter__(self) -> None:
-        _enabled.set(self._enabled)
+        _set(self._enabled)
 
     def __exit__(self, *_: object) -> None:
-        _enabled.set(self._before)
+        _set(self._before)
+
+
+def _set(enabled: bool) -> None:
+    global _latest  # noqa: PLW0603
+    _enabled.set(enabled)
+    _latest = enabled
 
 
 def fast_paths() -> bool:
     """Return whether the environment and :func:`use_fast_paths` allow Triton kernels."""
-    # A compiled graph outlives the setting under which it was traced, so its operators check again when they run.
+    # Compiled convolutions choose a method, and ask again, when they run.
     return _DEFAULT if torch.compiler.is_compiling() else _enabled.get()
+
+
+def traced_fast_paths() -> bool:
+    """Return whether traced code may call operators that have no other path than Triton kernels."""
+    return _HAS_TRITON and _latest
 
 
 def unavailable(device: torch.device) -> str | None:
@@ -101,7 +124,8 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
     """Return whether an operator uses Triton kernels for a tensor such as ``x``.
 
     It does on a GPU, or in Triton's interpreter, if the switch is on and the kernels run there. Traced code
-    (``torch.compile``, ``torch.export``, ``torch.func``) takes the torch path, which a compiler fuses itself.
+    (``torch.compile``, ``torch.export``, ``torch.func``) takes the torch path, which a compiler fuses itself, or the
+    operators of :mod:`kernelfield.ops.kernel_operator`.
 
     Args:
         x: the signal.

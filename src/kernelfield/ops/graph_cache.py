@@ -42,8 +42,9 @@ class GraphCache(Generic[T]):
 
     def __call__(self, *key: Any) -> T:
         """Return the value for these arguments, from the cache if it is there."""
-        if torch._C._len_torch_dispatch_stack():  # noqa: SLF001
-            return self.function(*key)  # under a mode such as FakeTensorMode, tensors may have no values
+        # Under a compiler, or a mode such as FakeTensorMode, tensors may have no values.
+        if torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack():  # noqa: SLF001
+            return self.function(*key)
         recorded = torch.cuda.is_initialized() and capturing()  # checked here too: a call less for every convolution
         with self._lock:
             value = self.entries.get(key)

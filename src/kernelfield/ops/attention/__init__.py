@@ -14,6 +14,7 @@ from torch import Tensor
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..backend import unavailable, use_triton
+from ..kernel_operator import use_kernel_operator
 from .check import KINDS, check_attention
 from .chunked import attention_map, chunked_attention
 from .reference import group_attention_reference
@@ -102,7 +103,8 @@ def group_attention(
 
 
 def _prefers_triton(q: Tensor, keep: Tensor | None) -> bool:
-    return q.shape[-1] <= TRITON_CHANNELS and (keep is None or keep.dtype == torch.bool) and use_triton(q)
+    fits = q.shape[-1] <= TRITON_CHANNELS and (keep is None or keep.dtype == torch.bool)
+    return fits and (use_kernel_operator(q) or use_triton(q))
 
 
 def _triton_attention(

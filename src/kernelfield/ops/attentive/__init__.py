@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from ..backend import use_triton
+from ..kernel_operator import use_kernel_operator
 from .chunked import chunked_residual
 from .input_attention import input_attention, input_attention_maps
 from .reference import attend_responses, responses
@@ -59,8 +60,13 @@ def attentive_residual(
     """
     # The Triton kernels add the gradients of maxima over space in no fixed order, so they are not deterministic.
     ordered = torch.are_deterministic_algorithms_enabled()
-    if chunk is None and x.dim() == 5 and not ordered and use_triton(x):
-        return _planes().planes_residual(x, kernel, maps, boundary, is_flipped)
+    if chunk is None and x.dim() == 5 and not ordered:
+        if use_kernel_operator(x):
+            from .triton.planes import planes_residual  # noqa: PLC0415
+
+            return planes_residual(x, kernel, maps, boundary, is_flipped)
+        if use_triton(x):
+            return _planes().planes_residual(x, kernel, maps, boundary, is_flipped)
     return chunked_residual(x, kernel, maps, boundary, chunk, is_flipped)
 
 

@@ -39,7 +39,7 @@ def chunked_residual(
 
     outs, samples = _chunk_size(x, kernel, boundary, chunk)
     rows = []
-    for some in x.split(samples) if samples < len(x) else (x,):
+    for some in (x,) if is_symbolic(x.shape[0]) or samples >= x.shape[0] else x.split(samples):
         parts = []
         for start in range(0, len(kernel), outs):
             these = slice(start, start + outs)
@@ -54,7 +54,7 @@ def _chunk_size(x: Tensor, kernel: Tensor, boundary: str, chunk: int | None) -> 
     if chunk is not None:
         return min(chunk, out), len(x)
     if is_symbolic(*x.shape):
-        return out, len(x)
+        return out, x.shape[0]
     lost = [n - 1 if boundary == "valid" else 0 for n in kernel.shape[4:]]
     positions = math.prod([n - m for n, m in zip(x.shape[3:], lost, strict=True)])
     one = x.shape[1] * x.shape[2] * h * positions * x.element_size()

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...autograd import EagerFunction, grads_by_formula
+from ...kernel_operator import kernel_operator
 from ...launch_sizes import ceil_div, power_of_2
 from ..softmax import softmax_sum
 from .backward import NOT_OF_KEYS, keys, places, queries
@@ -26,20 +27,35 @@ PROGRAMS = 4096
 FEWEST = 1024
 
 
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
+    keep: Tensor | None, pairs: bool,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Return the result and the logarithms of the sums of exponentials; arguments as in ``fused_attention``."""
+    n, _, _, p = q.shape
+    h = element.shape[0]
+    out, lse = _shapes(q, k, v, place, element, index, inverse, keep, pairs)
+    sizes = _arguments("forward", q, k, place, element, index, keep, pairs)
+    sizes["HB"] = _smaller(sizes["HB"], h, ceil_div(n * p, sizes["L"]))
+    grid = (ceil_div(n * p, sizes["L"]), ceil_div(h, sizes["HB"]))
+    forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
+    return out, lse
+
+
+def _shapes(
+    q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, *_: Any  # noqa: ARG001
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    (n, d, g, p), h = q.shape, element.shape[0]
+    return v.new_empty((n, d, h, p)), q.new_empty((n, h, g, p), dtype=torch.float32)
+
+
 class _Fused(EagerFunction):
     @staticmethod
     def forward(
         ctx: Any, q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
         keep: Tensor | None, pairs: bool,
     ) -> Tensor:  # fmt: skip
-        n, d, g, p = q.shape
-        h = element.shape[0]
-        out = torch.empty((n, d, h, p), dtype=v.dtype, device=q.device)
-        lse = torch.empty((n, h, g, p), dtype=torch.float32, device=q.device)
-        sizes = _arguments("forward", q, k, place, element, index, keep, pairs)
-        sizes["HB"] = _smaller(sizes["HB"], h, ceil_div(n * p, sizes["L"]))
-        grid = (ceil_div(n * p, sizes["L"]), ceil_div(h, sizes["HB"]))
-        forward[grid](q, k, v, place, element, index, q if keep is None else keep, out, lse, **sizes)
+        out, lse = _attend(q, k, v, place, element, index, inverse, keep, pairs)
         ctx.save_for_backward(q, k, v, place, element, index, inverse, lse)
         ctx.keep, ctx.pairs = keep, pairs
         return out
@@ -117,6 +133,25 @@ def _gradients(
     return dq, dk, dv, dplace.sum(dim=0).view_as(place), delement.sum(dim=0)
 
 
+def _traced_gradients(
+    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, place: Tensor, element: Tensor, index: Tensor, inverse: Tensor,
+    keep: Tensor | None, pairs: bool, lse: Tensor,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    return _gradients(q, k, v, place, element, index, inverse, lse, keep=keep, pairs=pairs, dout=dout)
+
+
+_fused_op = kernel_operator(
+    "group_attention",
+    "Tensor q, Tensor k, Tensor v, Tensor place, Tensor element, Tensor index, Tensor inverse, Tensor? keep, "
+    "bool pairs",
+    1,
+    5,
+    _attend,
+    _traced_gradients,
+    _shapes,
+)
+
+
 def _smaller(tile: int, elements: int, programs: int) -> int:
     """Return the number of elements per program: at most ``tile``, fewer if there would be too few programs."""
     while tile > 1 and programs * ceil_div(elements, tile) < FEWEST:
@@ -167,4 +202,6 @@ def fused_attention(
     """
     tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]
     mask = keep.view(torch.uint8) if keep is not None and keep.dtype == torch.bool else keep
-    return _Fused.apply(*tensors, index, inverse, mask, pairs)
+    run = _fused_op if torch.compiler.is_compiling() else _Fused.apply
+    result: Tensor = run(*tensors, index, inverse, mask, pairs)
+    return result

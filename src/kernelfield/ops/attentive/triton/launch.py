@@ -18,6 +18,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from ...autograd import EagerFunction
+from ...kernel_operator import kernel_operator
 from ...launch_sizes import ceil_div, power_of_2
 from .backward import peaks_grad, sources, taps
 from .forward import peaks, sums
@@ -46,7 +47,8 @@ def response_peaks(x: Tensor, w: Tensor) -> Tensor:
         x: (b, c, g, rows, columns) signal, already padded.
         w: (points, points, c, g, n) kernels, already flipped.
     """
-    peak = _Peaks.apply(x.flatten(1, 2).contiguous(), w.flatten(2, 3).contiguous())
+    run = _peaks_op if torch.compiler.is_compiling() else _Peaks.apply
+    peak: Tensor = run(x.flatten(1, 2).contiguous(), w.flatten(2, 3).contiguous())
     return peak.unflatten(1, x.shape[1:3])
 
 
@@ -63,80 +65,130 @@ def weighted_responses(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor |
         x, w = x.flatten(1, 2).unsqueeze(2), w.flatten(2, 3).unsqueeze(3)
         alpha = None if alpha is None else alpha.flatten(1, 2).unsqueeze(2)
     some = [None if t is None else t.contiguous() for t in (x, w, alpha, psi)]
-    return _Weighted.apply(*some)
+    run = _weighted_op if torch.compiler.is_compiling() else _Weighted.apply
+    result: Tensor = run(*some)
+    return result
+
+
+def _find_peaks(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the largest responses and their places; x is (b, c·g, rows, columns), w (points, points, c·g, n)."""
+    b, c, hi, wi = x.shape
+    k, n = w.shape[0], w.shape[-1]
+    ho, wo = hi - k + 1, wi - k + 1
+    top, place = _peak_shapes(x, w)
+    _, across, lanes = TILES["peaks"]
+    tile = _lanes(n, lanes)
+    grid = (b * c, ceil_div(n, tile["L"]))
+    peaks[grid](x, w, top, place, c, n, hi, wi, ho, wo, KS=k, P=_part(wo, across), **tile)
+    return top, place
+
+
+def _peak_shapes(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+    size = (*x.shape[:2], w.shape[-1])
+    return x.new_empty(size, dtype=torch.float32), x.new_empty(size, dtype=torch.int32)
+
+
+def _peaks_grads(slope: Tensor, x: Tensor, w: Tensor, place: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of the signal and the kernels."""
+    b, c, hi, wi = x.shape
+    k, n = w.shape[0], w.shape[-1]
+    tile = _lanes(n, 32)
+    splits, each = _splits(b, c * ceil_div(n, tile["L"]))
+    dx = torch.zeros_like(x)
+    dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
+    grid = (c, ceil_div(n, tile["L"]), splits)
+    peaks_grad[grid](x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile)
+    return dx, dw.sum(dim=0)
 
 
 class _Peaks(EagerFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor) -> Tensor:
-        b, c, hi, wi = x.shape
-        k, n = w.shape[0], w.shape[-1]
-        ho, wo = hi - k + 1, wi - k + 1
-        top = torch.empty((b, c, n), dtype=torch.float32, device=x.device)
-        place = torch.empty((b, c, n), dtype=torch.int32, device=x.device)
-        _, across, lanes = TILES["peaks"]
-        tile = _lanes(n, lanes)
-        grid = (b * c, ceil_div(n, tile["L"]))
-        peaks[grid](x, w, top, place, c, n, hi, wi, ho, wo, KS=k, P=_part(wo, across), **tile)
+        top, place = _find_peaks(x, w)
         ctx.save_for_backward(x, w, place)
         return top
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor, Tensor]:
-        x, w, place = ctx.saved_tensors
-        b, c, hi, wi = x.shape
-        k, n = w.shape[0], w.shape[-1]
-        tile = _lanes(n, 32)
-        splits, each = _splits(b, c * ceil_div(n, tile["L"]))
-        dx = torch.zeros_like(x)
-        dw = torch.empty((splits, *w.shape), dtype=torch.float32, device=x.device)
-        grid = (c, ceil_div(n, tile["L"]), splits)
-        peaks_grad[grid](x, w, place, slope.contiguous(), dx, dw, b, each, c, n, hi, wi, wi - k + 1, KS=k, **tile)
-        return dx, dw.sum(dim=0)
+        return _peaks_grads(slope, *ctx.saved_tensors)
+
+
+_peaks_op = kernel_operator("response_peaks", "Tensor x, Tensor w", 1, 2, _find_peaks, _peaks_grads, _peak_shapes)
+
+
+def _sum_weighted(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> tuple[Tensor, ...]:
+    """Return the weighted sums and what spatial attention saves: sums, maxima and their channels, and gates."""
+    b, c, g, hi, wi = x.shape
+    k, n = w.shape[0], w.shape[-1]
+    ho, wo = hi - k + 1, wi - k + 1
+    out, total, top, which, gate = _weighted_shapes(x, w, alpha, psi)
+    if psi is None:
+        total = top = which = out.unsqueeze(3)
+    rows, columns, tile = _tile("sums", n, wo)
+    tiles, across = ceil_div(ho, rows) * ceil_div(wo, columns), ceil_div(wo, columns)
+    sums[b * tiles, g * ceil_div(n, tile["L"])](
+        x, w, w if alpha is None else alpha, total, top, which, c, g, n, hi, wi, ho, wo, tiles, across,
+        KS=k, ALPHA=alpha is not None, TOP=psi is not None, R=rows, P=columns, **tile,
+    )  # fmt: skip
+    if psi is None:
+        return (out, *(out.new_empty(0) for _ in range(4)))
+    _, columns, tile = _tile("attend", n, wo)
+    across = ceil_div(wo, columns)
+    attend[b * ho * across, ceil_div(n, tile["L"])](
+        total, top, psi, gate, out, g, n, ho, wo, across, A=psi.shape[0], P=columns, **tile
+    )
+    return out, total, top, which, gate
+
+
+def _weighted_shapes(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> tuple[Tensor, ...]:  # noqa: ARG001
+    b, _, g, hi, wi = x.shape
+    k, n = w.shape[0], w.shape[-1]
+    ho, wo = hi - k + 1, wi - k + 1
+    out = x.new_empty((b, ho, wo, n), dtype=torch.float32)
+    if psi is None:
+        return (out, *(out.new_empty(0) for _ in range(4)))
+    total, top, gate = (out.new_empty((b, ho, wo, g, n)) for _ in range(3))
+    return out, total, top, out.new_empty((b, ho * wo + 1, g, n), dtype=torch.int16), gate
+
+
+def _weighted_grads(
+    slope: Tensor, x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None, *saved: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of all four arguments."""
+    dpsi = None
+    if psi is not None:
+        total, top, which, gate = saved
+        dtotal, dtop, dpsi = _space_grad(slope.contiguous(), psi, total, top, gate)
+    else:
+        dtotal = F.pad(slope.flatten(1, 2), (0, 0, 0, 1)).unsqueeze(2)
+        dtop = which = dtotal
+    dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, psi is not None)
+    return dx, dw, dalpha, dpsi
 
 
 class _Weighted(EagerFunction):
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> Tensor:
-        b, c, g, hi, wi = x.shape
-        k, n = w.shape[0], w.shape[-1]
-        ho, wo = hi - k + 1, wi - k + 1
-        total = torch.empty((b, ho, wo, g, n), dtype=torch.float32, device=x.device)
-        top = which = total
-        if psi is not None:
-            top = torch.empty_like(total)
-            which = torch.empty((b, ho * wo + 1, g, n), dtype=torch.int16, device=x.device)
-        rows, columns, tile = _tile("sums", n, wo)
-        tiles, across = ceil_div(ho, rows) * ceil_div(wo, columns), ceil_div(wo, columns)
-        sums[b * tiles, g * ceil_div(n, tile["L"])](
-            x, w, w if alpha is None else alpha, total, top, which, c, g, n, hi, wi, ho, wo, tiles, across,
-            KS=k, ALPHA=alpha is not None, TOP=psi is not None, R=rows, P=columns, **tile,
-        )  # fmt: skip
-        if psi is None:
-            ctx.save_for_backward(x, w, alpha)
-            return total.squeeze(3)
-        gate, out = torch.empty_like(total), total.new_empty((b, ho, wo, n))
-        _, columns, tile = _tile("attend", n, wo)
-        across = ceil_div(wo, columns)
-        attend[b * ho * across, ceil_div(n, tile["L"])](
-            total, top, psi, gate, out, g, n, ho, wo, across, A=psi.shape[0], P=columns, **tile
-        )
-        ctx.save_for_backward(x, w, alpha, psi, total, top, which, gate)
+        out, *saved = _sum_weighted(x, w, alpha, psi)
+        ctx.save_for_backward(x, w, alpha, psi, *saved)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, slope: Tensor) -> tuple[Tensor | None, ...]:
-        x, w, alpha, *rest = ctx.saved_tensors
-        if rest:
-            psi, total, top, which, gate = rest
-            dtotal, dtop, dpsi = _space_grad(slope.contiguous(), psi, total, top, gate)
-        else:
-            dtotal, dpsi = F.pad(slope.flatten(1, 2), (0, 0, 0, 1)).unsqueeze(2), None
-            dtop = which = dtotal
-        dx, dw, dalpha = _sums_grad(x, w, alpha, dtotal, dtop, which, bool(rest))
-        return dx, dw, dalpha, dpsi
+        return _weighted_grads(slope, *ctx.saved_tensors)
+
+
+_weighted_op = kernel_operator(
+    "weighted_responses",
+    "Tensor x, Tensor w, Tensor? alpha, Tensor? psi",
+    4,
+    4,
+    _sum_weighted,
+    _weighted_grads,
+    _weighted_shapes,
+)
 
 
 def _space_grad(slope: Tensor, psi: Tensor, total: Tensor, top: Tensor, gate: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from ...._checks import is_symbolic
 from ...backend import recompute
 from ...graph_cache import graph_cache
 from ..reference import channel_attention, padded
@@ -32,7 +33,7 @@ def planes_residual(
         with torch.autocast(x.device.type, enabled=False):
             return _residual(x, kernel, *maps, boundary=boundary, is_flipped=is_flipped)
 
-    if samples >= len(x):
+    if is_symbolic(x.shape[0]) or samples >= x.shape[0]:
         return block(x, kernel, *maps).to(x.dtype)
     return torch.cat([recompute(block, some, kernel, *maps) for some in x.split(samples)]).to(x.dtype)
 

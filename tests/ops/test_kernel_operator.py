@@ -1,0 +1,123 @@
+"""Attention by Triton kernels in compiled code: custom operators with the values and gradients of eager mode."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+from unittest import mock
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kernelfield.groups import Cyclic, Mirror
+from kernelfield.layers import AttentiveGroupConv, GroupSelfAttention
+from kernelfield.ops import use_fast_paths
+from tests.ops.interpreted import DEVICE, attentive_planes, interpreter
+from tests.ops.test_backend import counted_launches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["interpreter"]
+
+on_cpu = pytest.mark.skipif(DEVICE == "cuda", reason="counts launches of the interpreter")
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> None:
+    torch.manual_seed(0)
+    torch.compiler.reset()
+
+
+def attentive(kind: str) -> tuple[nn.Module, Tensor]:
+    layer = AttentiveGroupConv(2, 1, group=Mirror(), kernel_size=3, attention=kind, attention_size=3)
+    return layer.to(DEVICE), torch.randn(2, 2, 2, 3, 2, device=DEVICE, requires_grad=True)
+
+
+def self_attention(neighborhood: int | None) -> tuple[nn.Module, Tensor]:
+    layer = GroupSelfAttention(2, 2, group=Cyclic(2), heads=1, neighborhood=neighborhood, size=3)
+    return layer.to(DEVICE), torch.randn(2, 2, 2, 3, 2, device=DEVICE, requires_grad=True)
+
+
+LAYERS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "full": lambda: attentive("full"),
+    "channel": lambda: attentive("channel"),
+    "spatial": lambda: attentive("spatial"),
+    "self-attention": lambda: self_attention(3),
+    "global self-attention": lambda: self_attention(None),
+}
+
+
+def results(run: Any, layer: nn.Module, x: Tensor) -> list[Tensor]:
+    y = run(x).values
+    slope = torch.linspace(-1, 1, y.numel(), device=y.device).view(y.shape)
+    found = torch.autograd.grad((y * slope).sum(), [x, *layer.parameters()], allow_unused=True)
+    return [y.detach(), *(t for t in found if t is not None)]
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_compiled_layers_launch_the_same_kernels(name: str) -> None:
+    layer, x = LAYERS[name]()
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    launches = []
+    found = []
+    for run in (layer, compiled):
+        if DEVICE == "cuda":
+            found.append(results(run, layer, x))
+        else:
+            with counted_launches() as names:
+                found.append(results(run, layer, x))
+            # The last projection of self-attention is left to the compiler.
+            launches.append([n for n in names if n not in ("linear_kernel", "linear_grads", "norm", "activate")])
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+    if launches:
+        assert launches[0]
+        assert set(launches[1]) == set(launches[0]) & set(launches[1])
+        assert launches[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["full", "self-attention"])
+def test_inductor_and_other_batches(name: str) -> None:
+    layer, x = LAYERS[name]()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for batch in (2, 3):
+        some = torch.randn(batch, *x.shape[1:], device=DEVICE, requires_grad=True)
+        torch.testing.assert_close(results(compiled, layer, some), results(layer, layer, some), rtol=1e-4, atol=1e-5)
+
+
+def test_samples_that_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer, x = attentive("full")
+    wanted = results(layer, layer, x)
+    monkeypatch.setattr(attentive_planes, "SAVED_BYTES", 1)
+    found = results(torch.compile(layer, backend="aot_eager", fullgraph=True), layer, x)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
+
+
+@on_cpu
+def test_the_switch_compiles_again() -> None:
+    layer, x = attentive("channel")
+    compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
+    for enabled in (True, False, True):
+        with use_fast_paths(enabled), counted_launches() as names, torch.no_grad():
+            compiled(x)
+        assert bool(names) is enabled
+
+
+@on_cpu
+@pytest.mark.parametrize("name", ["channel", "self-attention"])
+def test_exported_programs_contain_the_operator_and_say_where_it_does_not_run(name: str) -> None:
+    layer, x = LAYERS[name]()
+    dynamic = ({0: torch.export.Dim("batch", min=1, max=8)},)
+    program = torch.export.export(layer, (x.detach(),), dynamic_shapes=dynamic)
+    modules = program.graph_module.modules()  # one for each block under autocast
+    operators = {str(node.target) for m in modules if isinstance(m, torch.fx.GraphModule) for node in m.graph.nodes}
+    assert any("response_peaks" in o or "group_attention" in o for o in operators)
+    other = torch.randn(3, *x.shape[1:])
+    with torch.no_grad():
+        torch.testing.assert_close(program.module()(other).values, layer(other).values, rtol=1e-4, atol=1e-5)
+    with mock.patch.dict(os.environ):
+        del os.environ["TRITON_INTERPRET"]
+        with pytest.raises(RuntimeError, match="Triton kernels and needs a CUDA device"):
+            program.module()(other)
