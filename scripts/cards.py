@@ -50,7 +50,7 @@ STEPS = {
     "partial_gcnn_se2.rotmnist": 120,
     "full_gcnn_e2.rotmnist": 120,
     "ckcnn_adding.adding_200": 1562,
-    "ckcnn_copy.copy_1000": 6000,
+    "ckcnn_copy.copy_1000": 1000,
     "ckcnn_adding.adding_1000": 6000,
     "z2cnn.rotmnist": 300,
     "p4cnn.rotmnist_attentive": 200,
