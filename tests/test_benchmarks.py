@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelfield import list_models
+from kernelfield.models.registry import configuration
 
 FOLDER = Path(__file__).parent.parent / "benchmarks"
 SCRIPTS = ("group_attention", "groups")
@@ -124,7 +125,10 @@ def test_loops_stop_at_their_limit_and_refuse_other_devices(run, monkeypatch, tm
 def test_every_registered_network_has_a_case(monkeypatch):
     monkeypatch.syspath_prepend(FOLDER)
     cases = importlib.import_module("_training_cases").cases(("networks",))
-    assert [case.name for case in cases] == [name for name in list_models() if ":" not in name]
+    assert sorted(case.name for case in cases) == [name for name in list_models() if ":" not in name]
+    builds = [configuration(case.name).build for case in cases]
+    first = len(set(builds))
+    assert len(set(builds[:first])) == first  # each family before the second network of any
     assert all(case.batch > 0 and case.recipe for case in cases)
     text = next(case for case in cases if case.name == "ckcnn_ptb").inputs(2)["x"]
     assert text.dim() == 2
