@@ -354,12 +354,14 @@ def _build(kind: type[Any], mapping: Any, where: str, path: str) -> Any:
 def _value(hint: Any, value: Any, where: str, path: str) -> Any:
     if dataclasses.is_dataclass(hint):
         return _build(hint, value, where, path)  # type: ignore[arg-type]
-    options = get_args(hint) if get_origin(hint) not in (list, dict) else (hint,)
-    for option in options or (hint,):
+    options = (get_args(hint) if get_origin(hint) not in (list, dict) else ()) or (hint,)
+    if type(value) in options:
+        return value
+    for option in options:
         converted, fits = _convert(option, value)
         if fits:
             return converted
-    noun = " or ".join(_NOUNS.get(get_origin(o) or o, str(o)) for o in options or (hint,))
+    noun = " or ".join(_NOUNS.get(get_origin(o) or o, str(o)) for o in options)
     raise ValueError(f"{where}: {path} must be {noun}, got {value!r}")
 
 

@@ -104,11 +104,11 @@ def start_maps_(start: str, hidden: Sequence[nn.Linear], last: nn.Linear) -> Non
     for linear in (*hidden, last):
         bound = 1 / math.sqrt(linear.in_features)
         if start == "ccnn":
-            uniform_(linear.weight, math.sqrt(3) * bound)
+            linear.weight.uniform_(-math.sqrt(3) * bound, math.sqrt(3) * bound)
             linear.bias.fill_(0.0 if linear is last else 1.0)
         else:
-            uniform_(linear.weight, bound)
-            uniform_(linear.bias, bound)
+            linear.weight.uniform_(-bound, bound)
+            linear.bias.uniform_(-bound, bound)
 
 
 @torch.no_grad()
