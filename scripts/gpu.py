@@ -98,7 +98,10 @@ BENCHMARKS = {
         ("sizes", "benchmarks/long_conv.py --seconds {seconds} --json {json}", "--sizes", ""),
         ("errors", "benchmarks/long_conv_errors.py --json {json}", "", ""),
     ],
-    "loops": [("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "", "")],
+    "loops": [
+        ("loops-bf16", "benchmarks/loops.py --bf16 --limit 100 --out {json}", "--kinds guide,layers --budget 0.3", ""),
+        ("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "--budget 0.3", ""),
+    ],
     "prediction": [("prediction", "benchmarks/prediction.py --limit {seconds} --out {json}", "", "")],
     "warm": [
         *((f"long_conv-{i}", f"benchmarks/long_conv.py --warm {i}/6", "", "") for i in range(6)),
