@@ -30,9 +30,9 @@ def _fresh() -> None:
     torch.compiler.reset()
 
 
-def attentive(kind: str) -> tuple[nn.Module, Tensor]:
-    layer = AttentiveGroupConv(2, 1, group=Mirror(), kernel_size=3, attention=kind, attention_size=3)
-    return layer.to(DEVICE), torch.randn(2, 2, 2, 3, 2, device=DEVICE, requires_grad=True)
+def attentive(kind: str, batch: int = 1) -> tuple[nn.Module, Tensor]:
+    layer = AttentiveGroupConv(2, 1, group=Mirror(), kernel_size=1, attention=kind, attention_size=3)
+    return layer.to(DEVICE), torch.randn(batch, 2, 2, 3, 2, device=DEVICE, requires_grad=True)
 
 
 def self_attention(neighborhood: int | None) -> tuple[nn.Module, Tensor]:
@@ -87,8 +87,9 @@ def test_inductor_and_other_batches(name: str) -> None:
         torch.testing.assert_close(results(compiled, layer, some), results(layer, layer, some), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_samples_that_are_recomputed(monkeypatch: pytest.MonkeyPatch) -> None:
-    layer, x = attentive("full")
+    layer, x = attentive("full", batch=2)
     wanted = results(layer, layer, x)
     monkeypatch.setattr(attentive_planes, "SAVED_BYTES", 1)
     found = results(torch.compile(layer, backend="aot_eager", fullgraph=True), layer, x)
