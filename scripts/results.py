@@ -89,7 +89,11 @@ THIRDS: dict[str, list[Plan]] = {
             for task, epochs in (("scifar10", 40), ("pmnist", 40))
         ),
         Plan("ch03-smnist-ccnn-4-140", 70, HALF),
-        Plan("ch03-cifar10-ccnn-4-140", 116, HALF),
+        Plan(
+            "ch03-cifar10-ccnn-4-140",
+            90,
+            (*HALF, "model.omega_0=null", "training.eval_batch=1000", "training.evaluate_every=5"),
+        ),
     ],
     "ccnn-large": [Plan(f"ch03-{task}-ccnn-6-380", 70, HALF) for task in ("scifar10", "cifar10")],
     "dnarch-third": [
