@@ -158,6 +158,10 @@ def new_recipe(
     """Write a recipe for your own data, or a copy of another recipe, to edit."""
     with errors():
         if file.exists():
+        if file.suffix not in (".yaml", ".yml"):
+            raise ValueError(f"file must end in .yaml or .yml, got {file}")
+        if not file.parent.is_dir():
+            raise FileNotFoundError(f"file must lie in an existing folder, got {file}")
             raise ValueError(f"file must be a new file, got {file}, which exists")
         if data and not is_data(data):
             raise FileNotFoundError(f"--from must be an existing file or folder of data, got {data}")

@@ -36,12 +36,14 @@ def compare(
         from ..experiments.comparison import (  # noqa: PLC0415
             compare_runs,
             comparison_lines,
+            check_page,
             comparison_table,
             write_comparison_page,
         )
 
         found = compare_runs(list(runs))
         page = write_comparison_page(out, found)
+        check_page(out)
         if as_json:
             print_json([{"run": run.name, "settings": run.settings, "result": run.result} for run in found])
             return
@@ -154,6 +156,8 @@ def card(
                     f"--shares must be given only for a run, got {shares!r} for {run}, a weight; train its recipe first"
                 )
             train_on_shares(
+            if out.exists() and not out.is_dir():
+                raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
             )
         page = make_card(run, out=out, seconds=seconds, device=fabric.device.type)

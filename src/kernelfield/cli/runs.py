@@ -112,7 +112,7 @@ def predict(
     The training data are not needed.
     """
     with errors():
-        from ..experiments.predict import TrainedRun  # noqa: PLC0415
+        from ..experiments.predict import TrainedRun, find_files  # noqa: PLC0415
         from ..experiments.predictions import check_out, prediction_line, write_predictions  # noqa: PLC0415
         from ..experiments.progress import time_left  # noqa: PLC0415
 
@@ -137,6 +137,7 @@ def predict(
             typer.echo(f"{out}: {len(found):,} predictions", err=as_json)
         if as_json:
             print_json(found)
+        check_out(out, find_files(files) if out is not None else ())
         elif out is None:
             several = len({row["file"] for row in found}) > 1
             for row in found:

@@ -177,6 +177,12 @@ class Run:
             raise ValueError(f"out must be a folder, new or existing, got the file {self.folder}")
         if not self.exists:
             return
+            own = [name for name in ("result.json", "report.html", "data.json") if (self.folder / name).exists()]
+            if own:
+                raise ValueError(
+                    f"out must be a new folder or that of a run, got {self.folder}, which holds {own[0]} without a "
+                    "recipe.yaml"
+                )
         theirs, ours = self.recipe().to_dict(), recipe.to_dict()
         changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
         if changed and not self.extended_by(recipe):
