@@ -30,6 +30,7 @@ __all__ = [
     "WRONG",
     "absolute_path",
     "check_data_folder",
+    "check_folder_is_read",
     "context_processes",
     "errors",
     "floats",
@@ -63,6 +64,15 @@ def check_data_folder(name: str, folder: Path | None) -> None:
     """Check that the option --data, the folder of a recipe's data, is not given together with a path of data."""
     if folder is not None and is_data(name):
         raise ValueError(f"--data must be given only with a recipe, got it with the data {name}")
+
+
+def check_folder_is_read(recipe: Any, folder: Path | None) -> None:
+    """Check that the option --data is given only for data that are read from files: others would ignore it."""
+    from ..experiments.datasets import reads_files  # noqa: PLC0415
+
+    if folder is not None and not reads_files(recipe.data):
+        name = recipe.data["name"]
+        raise ValueError(f"--data must be given only for data in files, got {folder} for {name!r}, which reads none")
 
 
 def is_run(name: str) -> bool:
@@ -113,6 +123,7 @@ def recipe_and_data(
         named = [f"model.name={model}"] if model else []
         named += [f"training.start_from={start_from}"] if start_from is not None else []
         chosen = with_settings(find_recipe(name), [*named, *settings])
+    check_folder_is_read(chosen, folder)
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
     if data is not None:

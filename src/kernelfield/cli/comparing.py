@@ -8,12 +8,13 @@ from typing import Annotated, Any, Optional
 import typer
 
 from .._kinds import POSITIVE
-from .app import Accelerator, DataFolder, Download, Json, NewData, Seeds, Settings, Synthetic, app
+from .app import Accelerator, DataFolder, Download, Json, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
     INTERRUPTED,
     absolute_path,
     check_data_folder,
+    check_folder_is_read,
     errors,
     floats,
     print_json,
@@ -135,7 +136,7 @@ def card(
         str, typer.Option(help="Shares of the training data on which to train too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
     seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 2.0,
-    folder: NewData = None,
+    folder: DataFolder = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
@@ -144,9 +145,12 @@ def card(
         from ..experiments.card import make_card  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
+        from ..experiments.run import Run  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
         fabric = make_fabric(accelerator)
+        if folder is not None and not shares:
+            raise ValueError(f"--data must be given only with --shares, which train on data, got {folder}")
         POSITIVE.check("--seconds", seconds)  # here and not after the trainings
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
@@ -160,6 +164,7 @@ def card(
                 raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
             )
+            check_folder_is_read(Run(Path(run)).recipe(), folder)
         page = make_card(run, out=out, seconds=seconds, device=fabric.device.type)
         if as_json:
             print_json(read_json(page.with_name("card.json")))
