@@ -73,7 +73,9 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device must be one of {torch.cuda.device_count()} GPUs, got {name!r}")
+        count = torch.cuda.device_count()
+        found = f"one of the {count} GPUs of this machine" if count else "cpu on this machine, which has no GPU"
+        raise ValueError(f"--device must be {found}, got {name!r}")
     return device
 
 

@@ -136,6 +136,8 @@ def import_own(name: str) -> None:
 
     Like ``python -m``, it also finds modules in the working folder.
     """
+    if not name:
+        raise ValueError("--import must be MODULE or MODULE:CLASS, got ''")
     here = str(Path.cwd())
     added = here not in sys.path
     if added:

@@ -17,6 +17,7 @@ from .common import (
     check_folder_is_read,
     errors,
     floats,
+    is_run,
     print_json,
     recipe_of,
     stop,
@@ -35,16 +36,16 @@ def compare(
     """Compare finished runs: their scores, the settings in which they differ, and their curves."""
     with errors():
         from ..experiments.comparison import (  # noqa: PLC0415
+            check_page,
             compare_runs,
             comparison_lines,
-            check_page,
             comparison_table,
             write_comparison_page,
         )
 
+        check_page(out)
         found = compare_runs(list(runs))
         page = write_comparison_page(out, found)
-        check_page(out)
         if as_json:
             print_json([{"run": run.name, "settings": run.settings, "result": run.result} for run in found])
             return
@@ -144,27 +145,29 @@ def card(
     with errors():
         from ..experiments.card import make_card  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
-        from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.run import Run  # noqa: PLC0415
+        from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
-        fabric = make_fabric(accelerator)
         if folder is not None and not shares:
             raise ValueError(f"--data must be given only with --shares, which train on data, got {folder}")
+        fabric = make_fabric(accelerator)
         POSITIVE.check("--seconds", seconds)  # here and not after the trainings
+        if Path(run).is_dir() and not is_run(run):
+            raise FileNotFoundError(f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}")
         if out is not None:
+            if out.exists() and not out.is_dir():
+                raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
             out.mkdir(parents=True, exist_ok=True)
         if shares:
             if not Path(run).is_dir():
                 raise ValueError(
                     f"--shares must be given only for a run, got {shares!r} for {run}, a weight; train its recipe first"
                 )
+            check_folder_is_read(Run(Path(run)).recipe(), folder)
             train_on_shares(
-            if out.exists() and not out.is_dir():
-                raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
             )
-            check_folder_is_read(Run(Path(run)).recipe(), folder)
         page = make_card(run, out=out, seconds=seconds, device=fabric.device.type)
         if as_json:
             print_json(read_json(page.with_name("card.json")))

@@ -137,6 +137,7 @@ def predict(
         if every is not None:
             raise ValueError(f"--every must be given only with --stream, got {every}")
         check_out(out)
+        check_out(out, find_files(files) if out is not None else ())
         mesh, leads = context_processes(context)
         opened = TrainedRun(run, select=select, data=absolute_path(folder), mesh=mesh)
         left = time_left("predict", "files", quiet=as_json or not leads)
@@ -148,7 +149,6 @@ def predict(
             typer.echo(f"{out}: {len(found):,} predictions", err=as_json)
         if as_json:
             print_json(found)
-        check_out(out, find_files(files) if out is not None else ())
         elif out is None:
             several = len({row["file"] for row in found}) > 1
             for row in found:

@@ -64,6 +64,7 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
 
 def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any]:
     """Return the arguments of a recipe's network for the shape of its data."""
+    configuration(recipe.model["name"], argument="model.name")  # raises if there is no such network
     shape = recipe.shape
     size = tuple(shape.size) if data is None else tuple(data.size)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
@@ -176,13 +177,13 @@ class Run:
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"out must be a folder, new or existing, got the file {self.folder}")
         if not self.exists:
-            return
             own = [name for name in ("result.json", "report.html", "data.json") if (self.folder / name).exists()]
             if own:
                 raise ValueError(
                     f"out must be a new folder or that of a run, got {self.folder}, which holds {own[0]} without a "
                     "recipe.yaml"
                 )
+            return
         theirs, ours = self.recipe().to_dict(), recipe.to_dict()
         changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]
         if changed and not self.extended_by(recipe):
