@@ -251,6 +251,7 @@ def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("list", "weights", "flextcn_2.smnis"), WRONG, "the closest is 'flextcn_2.smnist'"),
         (("reproduce", "ch99*"), WRONG, "got 'ch99*'"),
         (("--import", "", "list", "data"), WRONG, "--import must be"),
+        (("compare", "run", "missing"), NO_DATA, "folders must be folders of runs, got missing"),
         (("card", "."), NO_DATA, "RUN must be a folder with a recipe.yaml in it"),
     ):
         assert message in call(*command, code=code)

@@ -192,7 +192,7 @@ def _parts(folder: Path) -> list[Run]:
         return [Run(folder)]
     seeds = sorted(folder.glob("seed-*/recipe.yaml"), key=lambda path: int(path.parent.name.partition("-")[2]))
     if not seeds:
-        raise ValueError(f"folders must be folders of runs, got {folder} without a run")
+        raise FileNotFoundError(f"folders must be folders of runs, got {folder} without a run")
     return [Run(path.parent) for path in seeds]
 
 
