@@ -236,6 +236,8 @@ def test_options_without_effect_are_refused(folder: Path, monkeypatch: pytest.Mo
         ("card", "run", "--shares", "0.5", *data),
     ):
         assert "--data must be given only" in call(*command, code=WRONG)
+    for command in (("train", "digits"), ("sweep", "digits", "--over", "lr=0.1,0.2")):
+        assert "--download must be given only" in call(*command, "--download", code=WRONG)
     assert "--every must be given only with --stream" in call("predict", "run", "x.npy", "--every", 2, code=WRONG)
 
 

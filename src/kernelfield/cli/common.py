@@ -100,7 +100,7 @@ def recipe_and_data(
     train on these data raises a ValueError. A network that the recipe names as ``package.module:Class`` is imported,
     since the user chose this recipe.
     """
-    from ..data.registry import list_data  # noqa: PLC0415
+    from ..data.registry import describe, list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
     from ..experiments.datasets import load_source  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
@@ -124,6 +124,8 @@ def recipe_and_data(
         named += [f"training.start_from={start_from}"] if start_from is not None else []
         chosen = with_settings(find_recipe(name), [*named, *settings])
     check_folder_is_read(chosen, folder)
+    if download and not describe(chosen.data["name"]).download:
+        raise ValueError(f"--download must be given only for data that can be downloaded, got {chosen.data['name']!r}")
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
     if data is not None:
