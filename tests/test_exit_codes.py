@@ -259,6 +259,15 @@ def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert message in call(*command, code=code)
 
 
+def test_a_folder_of_several_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        shutil.copytree(folder / "run", f"seeds/seed-{seed}")
+    for command in (("test", "seeds"), ("predict", "seeds", "x.npy"), ("card", "seeds"), ("export", "seeds")):
+        assert "which holds several runs; seeds/seed-0 is one of them" in call(*command, code=NO_DATA)
+    assert "seeds/seed-0 is one of them" in call("train", "seeds", "--epochs", "3", code=WRONG)
+
+
 def test_warnings_are_lines_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command shows what a warning says, and where it was raised only to those who debug."""
     former = warnings.formatwarning

@@ -61,7 +61,11 @@ def is_data(name: str) -> bool:
 
 
 def check_data_folder(name: str, folder: Path | None) -> None:
-    """Check that the option --data, the folder of a recipe's data, is not given together with a path of data."""
+    """Check that a path of data is no folder of runs, and that --data is not given together with it."""
+    from ..experiments.run import several_runs  # noqa: PLC0415
+
+    if hint := several_runs(Path(name)):
+        raise ValueError(f"recipe must be a recipe, data, or the folder of a single run, got {name}{hint}")
     if folder is not None and is_data(name):
         raise ValueError(f"--data must be given only with a recipe, got it with the data {name}")
 

@@ -145,7 +145,7 @@ def card(
     with errors():
         from ..experiments.card import make_card  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
-        from ..experiments.run import Run  # noqa: PLC0415
+        from ..experiments.run import Run, several_runs  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
@@ -154,7 +154,10 @@ def card(
         fabric = make_fabric(accelerator)
         POSITIVE.check("--seconds", seconds)  # here and not after the trainings
         if Path(run).is_dir() and not is_run(run):
-            raise FileNotFoundError(f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}")
+            raise FileNotFoundError(
+                f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}"
+                f"{several_runs(Path(run))}"
+            )
         if out is not None:
             if out.exists() and not out.is_dir():
                 raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
