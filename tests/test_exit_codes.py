@@ -252,6 +252,7 @@ def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("test", "run", "--drop", "2"), WRONG, "drop must be a number of at least 0 and below 1, got 2.0"),
         (("list", "weights", "flextcn_2.smnis"), WRONG, "the closest is 'flextcn_2.smnist'"),
         (("reproduce", "ch99*"), WRONG, "got 'ch99*'"),
+        (("reproduce", "ch02-adding-100", "--folds", "0,0"), WRONG, "folds must be different ints, got '0,0'"),
         (("--import", "", "list", "data"), WRONG, "--import must be"),
         (("compare", "run", "missing"), NO_DATA, "folders must be folders of runs, got missing"),
         (("card", "."), NO_DATA, "RUN must be a folder with a recipe.yaml in it"),

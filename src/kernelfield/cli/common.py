@@ -188,9 +188,12 @@ def short_settings(epochs: int | None, seed: int | None) -> list[str]:
 def ints(name: str, text: str) -> list[int]:
     """Return the ints of a list such as "0,1,2"."""
     try:
-        return [int(part) for part in text.split(",") if part]
+        found = [int(part) for part in text.split(",") if part]
     except ValueError:
         raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must be different ints, got {text!r}")
+    return found
 
 
 def floats(name: str, text: str) -> list[float]:

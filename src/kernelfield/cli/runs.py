@@ -83,8 +83,8 @@ def predict(
         typer.Argument(
             metavar="FILE…",
             help="Inputs: .npy; .npz of inputs, coords and mask; .csv (in the training format, or a row per step and a "
-            "column per channel); .ts; images or sounds; folders and patterns of these; or a .txt file with a list. "
-            "With --stream: one sound, .csv or .npy, or - for standard input.",
+            "column per channel), .parquet, .ts, .tsv or .arff; images, sounds or point clouds; folders and patterns "
+            "of these; or a .txt file with a list. With --stream: one sound, .csv or .npy, or - for standard input.",
         ),
     ],
     stream: Annotated[
