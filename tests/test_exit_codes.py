@@ -260,6 +260,14 @@ def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatc
         assert message in call(*command, code=code)
 
 
+def test_calibrate_checks_its_folder_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KERNELFIELD_CACHE", str(tmp_path / "file"))
+    output = call("calibrate", "--device", "cpu", code=WRONG)
+    assert "cannot read or write" in output
+    assert "measuring" not in output
+
+
 def test_a_folder_of_several_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for seed in (0, 1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,6 +50,9 @@ def calibrate(
             return
         if path is None:
             raise ValueError(f"{VARIABLE} must be a folder for measured costs, got a value that turns it off")
+        path.parent.mkdir(parents=True, exist_ok=True)  # fails here instead of after the first measurement
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{VARIABLE} must be a folder that can be written, got {path.parents[1]}")
         from ..ops.calibration import calibrate as measure  # noqa: PLC0415
 
         typer.echo(f"measuring {where} for about {seconds:g} s")
