@@ -198,6 +198,85 @@ def test_wrong_arguments_are_refused_before_work(folder: Path, tmp_path: Path) -
     assert not (tmp_path / "new").exists()
 
 
+def test_outputs_replace_no_other_files(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page, predictions or a run go only where they replace a file of their own kind."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(folder / "run", "run")
+    shutil.copy(folder / "x.npy", "x.npy")
+    Path("table.csv").write_text("t0,t1\n1,2\n")
+    Path("mine").mkdir()
+    Path("mine/report.html").write_text("mine")
+    before = {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()}
+    for command in (
+        ("compare", "run", "--out", "run/recipe.yaml"),
+        ("compare", "run", "--out", "run/report.html"),
+        ("compare", "run", "--out", "missing/page.html"),
+        ("compare", "run", "--out", "mine"),
+        ("predict", "run", "x.npy", "--out", "run/data.json"),
+        ("predict", "run", "table.csv", "--out", "table.csv"),
+        ("predict", "run", ".", "--out", "table.csv"),
+        ("train", *SMALL, "--out", "mine"),
+        ("card", "run", "--out", "table.csv"),
+        ("new-recipe", "mine/recipe.txt"),
+        ("new-recipe", "table.csv"),
+    ):
+        assert re.search("out must|--out|file must", call(*command, code=WRONG)), command
+    assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
+
+
+def test_options_without_effect_are_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    data = ("--data", "elsewhere")
+    for command in (
+        ("train", "digits", *data),
+        ("sweep", "digits", "--over", "lr=0.1,0.2", *data),
+        ("test", "run", *data),
+        ("predict", "run", "x.npy", *data),
+        ("card", "run", *data),
+        ("card", "run", "--shares", "0.5", *data),
+    ):
+        assert "--data must be given only" in call(*command, code=WRONG)
+    for command in (("train", "digits"), ("sweep", "digits", "--over", "lr=0.1,0.2")):
+        assert "--download must be given only" in call(*command, "--download", code=WRONG)
+    assert "--every must be given only with --stream" in call("predict", "run", "x.npy", "--every", 2, code=WRONG)
+
+
+def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    sweep = ("sweep", "digits", "--over")
+    for command, code, message in (
+        (("train", "digits", "--set", "training=3"), WRONG, "training must be a mapping, got 3"),
+        (("train", "digits", "--model", "ccn"), WRONG, "model.name must be one of list_models(), got 'ccn'; the clos"),
+        ((*sweep, "foo=1,2"), WRONG, "--over foo=1: 'foo' is not a key of a recipe"),
+        ((*sweep, "lr=0.1,0.1"), WRONG, "--over must name each value once, got '0.1' twice"),
+        (("test", "run", "--drop", "2"), WRONG, "drop must be a number of at least 0 and below 1, got 2.0"),
+        (("list", "weights", "flextcn_2.smnis"), WRONG, "the closest is 'flextcn_2.smnist'"),
+        (("reproduce", "ch99*"), WRONG, "got 'ch99*'"),
+        (("reproduce", "ch02-adding-100", "--folds", "0,0"), WRONG, "folds must be different ints, got '0,0'"),
+        (("--import", "", "list", "data"), WRONG, "--import must be"),
+        (("compare", "run", "missing"), NO_DATA, "folders must be folders of runs, got missing"),
+        (("card", "."), NO_DATA, "RUN must be a folder with a recipe.yaml in it"),
+    ):
+        assert message in call(*command, code=code)
+
+
+def test_calibrate_checks_its_folder_before_it_measures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KERNELFIELD_CACHE", str(tmp_path / "file"))
+    output = call("calibrate", "--device", "cpu", code=WRONG)
+    assert "cannot read or write" in output
+    assert "measuring" not in output
+
+
+def test_a_folder_of_several_runs(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        shutil.copytree(folder / "run", f"seeds/seed-{seed}")
+    for command in (("test", "seeds"), ("predict", "seeds", "x.npy"), ("card", "seeds"), ("export", "seeds")):
+        assert "which holds several runs; seeds/seed-0 is one of them" in call(*command, code=NO_DATA)
+    assert "seeds/seed-0 is one of them" in call("train", "seeds", "--epochs", "3", code=WRONG)
+
+
 def test_warnings_are_lines_without_code(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command shows what a warning says, and where it was raised only to those who debug."""
     former = warnings.formatwarning

@@ -175,7 +175,7 @@ class TestComparison:
             compare_runs([folder, folder])
 
     def test_a_folder_without_a_run_is_refused(self, tmp_path: Path) -> None:
-        with pytest.raises(ValueError, match="folders"):
+        with pytest.raises(FileNotFoundError, match="folders"):
             compare_runs([tmp_path])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -49,6 +50,9 @@ def calibrate(
             return
         if path is None:
             raise ValueError(f"{VARIABLE} must be a folder for measured costs, got a value that turns it off")
+        path.parent.mkdir(parents=True, exist_ok=True)  # fails here instead of after the first measurement
+        if not os.access(path.parent, os.W_OK):
+            raise PermissionError(f"{VARIABLE} must be a folder that can be written, got {path.parents[1]}")
         from ..ops.calibration import calibrate as measure  # noqa: PLC0415
 
         typer.echo(f"measuring {where} for about {seconds:g} s")
@@ -73,7 +77,9 @@ def _device(name: str) -> torch.device:
     if device.type not in ("cpu", "cuda"):
         raise ValueError(f"--device must be auto, cpu, cuda or cuda:N, got {name!r}")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        raise ValueError(f"--device must be one of {torch.cuda.device_count()} GPUs, got {name!r}")
+        count = torch.cuda.device_count()
+        found = f"one of the {count} GPUs of this machine" if count else "cpu on this machine, which has no GPU"
+        raise ValueError(f"--device must be {found}, got {name!r}")
     return device
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from .._checks import check_choice
+from .._checks import check_choice, closest
 from .._signature import argument_texts
 from .app import Json, Settings, app
 from .common import errors, is_data, print_json, recipe_of
@@ -131,7 +131,8 @@ def list_(
                 typer.echo("\n".join(_lines(pattern, shown)))
             return
         if not found:
-            raise ValueError(f"no {what} match {pattern!r}; see kernelfield list {what}")
+            hint = closest(pattern, summaries(what))
+            raise ValueError(f"no {what} match {pattern!r}; see kernelfield list {what}{hint}")
         if as_json:
             print_json(found)
             return
@@ -157,6 +158,10 @@ def new_recipe(
 ) -> None:
     """Write a recipe for your own data, or a copy of another recipe, to edit."""
     with errors():
+        if file.suffix not in (".yaml", ".yml"):
+            raise ValueError(f"file must end in .yaml or .yml, got {file}")
+        if not file.parent.is_dir():
+            raise FileNotFoundError(f"file must lie in an existing folder, got {file}")
         if file.exists():
             raise ValueError(f"file must be a new file, got {file}, which exists")
         if data and not is_data(data):

@@ -30,6 +30,7 @@ __all__ = [
     "WRONG",
     "absolute_path",
     "check_data_folder",
+    "check_folder_is_read",
     "context_processes",
     "errors",
     "floats",
@@ -60,9 +61,22 @@ def is_data(name: str) -> bool:
 
 
 def check_data_folder(name: str, folder: Path | None) -> None:
-    """Check that the option --data, the folder of a recipe's data, is not given together with a path of data."""
+    """Check that a path of data is no folder of runs, and that --data is not given together with it."""
+    from ..experiments.run import several_runs  # noqa: PLC0415
+
+    if hint := several_runs(Path(name)):
+        raise ValueError(f"recipe must be a recipe, data, or the folder of a single run, got {name}{hint}")
     if folder is not None and is_data(name):
         raise ValueError(f"--data must be given only with a recipe, got it with the data {name}")
+
+
+def check_folder_is_read(recipe: Any, folder: Path | None) -> None:
+    """Check that the option --data is given only for data that are read from files: others would ignore it."""
+    from ..experiments.datasets import reads_files  # noqa: PLC0415
+
+    if folder is not None and not reads_files(recipe.data):
+        name = recipe.data["name"]
+        raise ValueError(f"--data must be given only for data in files, got {folder} for {name!r}, which reads none")
 
 
 def is_run(name: str) -> bool:
@@ -90,7 +104,7 @@ def recipe_and_data(
     train on these data raises a ValueError. A network that the recipe names as ``package.module:Class`` is imported,
     since the user chose this recipe.
     """
-    from ..data.registry import list_data  # noqa: PLC0415
+    from ..data.registry import describe, list_data  # noqa: PLC0415
     from ..experiments.custom_data import check_network, data_settings, load_path, recipe_for  # noqa: PLC0415
     from ..experiments.datasets import load_source  # noqa: PLC0415
     from ..experiments.recipe import find_recipe, with_settings  # noqa: PLC0415
@@ -113,6 +127,9 @@ def recipe_and_data(
         named = [f"model.name={model}"] if model else []
         named += [f"training.start_from={start_from}"] if start_from is not None else []
         chosen = with_settings(find_recipe(name), [*named, *settings])
+    check_folder_is_read(chosen, folder)
+    if download and not describe(chosen.data["name"]).download:
+        raise ValueError(f"--download must be given only for data that can be downloaded, got {chosen.data['name']!r}")
     if ":" in chosen.model["name"]:
         import_own(chosen.model["name"])
     if data is not None:
@@ -125,6 +142,8 @@ def import_own(name: str) -> None:
 
     Like ``python -m``, it also finds modules in the working folder.
     """
+    if not name:
+        raise ValueError("--import must be MODULE or MODULE:CLASS, got ''")
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -169,9 +188,12 @@ def short_settings(epochs: int | None, seed: int | None) -> list[str]:
 def ints(name: str, text: str) -> list[int]:
     """Return the ints of a list such as "0,1,2"."""
     try:
-        return [int(part) for part in text.split(",") if part]
+        found = [int(part) for part in text.split(",") if part]
     except ValueError:
         raise ValueError(f"{name} must be ints such as 0,1,2, got {text!r}") from None
+    if len(set(found)) < len(found):
+        raise ValueError(f"{name} must be different ints, got {text!r}")
+    return found
 
 
 def floats(name: str, text: str) -> list[float]:

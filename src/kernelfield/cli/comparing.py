@@ -8,14 +8,16 @@ from typing import Annotated, Any, Optional
 import typer
 
 from .._kinds import POSITIVE
-from .app import Accelerator, DataFolder, Download, Json, NewData, Seeds, Settings, Synthetic, app
+from .app import Accelerator, DataFolder, Download, Json, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
     INTERRUPTED,
     absolute_path,
     check_data_folder,
+    check_folder_is_read,
     errors,
     floats,
+    is_run,
     print_json,
     recipe_of,
     stop,
@@ -34,12 +36,14 @@ def compare(
     """Compare finished runs: their scores, the settings in which they differ, and their curves."""
     with errors():
         from ..experiments.comparison import (  # noqa: PLC0415
+            check_page,
             compare_runs,
             comparison_lines,
             comparison_table,
             write_comparison_page,
         )
 
+        check_page(out)
         found = compare_runs(list(runs))
         page = write_comparison_page(out, found)
         if as_json:
@@ -133,7 +137,7 @@ def card(
         str, typer.Option(help="Shares of the training data on which to train too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
     seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 2.0,
-    folder: NewData = None,
+    folder: DataFolder = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
 ) -> None:
@@ -141,18 +145,29 @@ def card(
     with errors():
         from ..experiments.card import make_card  # noqa: PLC0415
         from ..experiments.fitting import make_fabric  # noqa: PLC0415
+        from ..experiments.run import Run, several_runs  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
 
+        if folder is not None and not shares:
+            raise ValueError(f"--data must be given only with --shares, which train on data, got {folder}")
         fabric = make_fabric(accelerator)
         POSITIVE.check("--seconds", seconds)  # here and not after the trainings
+        if Path(run).is_dir() and not is_run(run):
+            raise FileNotFoundError(
+                f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}"
+                f"{several_runs(Path(run))}"
+            )
         if out is not None:
+            if out.exists() and not out.is_dir():
+                raise ValueError(f"--out must be a folder, new or existing, got the file {out}")
             out.mkdir(parents=True, exist_ok=True)
         if shares:
             if not Path(run).is_dir():
                 raise ValueError(
                     f"--shares must be given only for a run, got {shares!r} for {run}, a weight; train its recipe first"
                 )
+            check_folder_is_read(Run(Path(run)).recipe(), folder)
             train_on_shares(
                 run, floats("shares", shares), folder=absolute_path(folder), fabric=fabric, on_result=_print_share
             )

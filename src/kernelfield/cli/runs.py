@@ -9,7 +9,7 @@ from typing import Annotated, Optional
 import typer
 
 from .app import Context, DataFolder, Json, NewData, RunFolder, Select, app
-from .common import absolute_path, context_processes, errors, print_json
+from .common import absolute_path, check_folder_is_read, context_processes, errors, print_json
 
 __all__ = ["export", "inspect", "predict"]
 
@@ -33,7 +33,10 @@ def _test(
     with errors():
         from ..experiments.finished_run import run_test  # noqa: PLC0415
         from ..experiments.progress import time_left  # noqa: PLC0415
+        from ..experiments.run import Run  # noqa: PLC0415
 
+        if folder is not None:
+            check_folder_is_read(Run(run).recipe(), folder)
         wanted = {kind: values for kind, values in (("step", step), ("drop", drop), ("turn", turn)) if values}
         mesh, leads = context_processes(context)
         quiet = as_json or not leads
@@ -80,14 +83,17 @@ def predict(
         typer.Argument(
             metavar="FILE…",
             help="Inputs: .npy; .npz of inputs, coords and mask; .csv (in the training format, or a row per step and a "
-            "column per channel); .ts; images or sounds; folders and patterns of these; or a .txt file with a list. "
-            "With --stream: one sound, .csv or .npy, or - for standard input.",
+            "column per channel), .parquet, .ts, .tsv or .arff; images, sounds or point clouds; folders and patterns "
+            "of these; or a .txt file with a list. With --stream: one sound, .csv or .npy, or - for standard input.",
         ),
     ],
     stream: Annotated[
         bool, typer.Option("--stream", help="Read the input as it arrives, and predict after every block.")
     ] = False,
-    every: Annotated[int, typer.Option(help="With --stream: samples between predictions.")] = 1,
+    every: Annotated[
+        Optional[int],  # noqa: UP045
+        typer.Option(min=1, help="With --stream: samples between predictions; by default 1."),
+    ] = None,
     out: Annotated[Optional[Path], typer.Option(help="File to write, .csv or .json, with all classes.")] = None,  # noqa: UP045
     step: Annotated[
         Optional[float],  # noqa: UP045
@@ -112,20 +118,26 @@ def predict(
     The training data are not needed.
     """
     with errors():
-        from ..experiments.predict import TrainedRun  # noqa: PLC0415
+        from ..experiments.predict import TrainedRun, find_files  # noqa: PLC0415
         from ..experiments.predictions import check_out, prediction_line, write_predictions  # noqa: PLC0415
         from ..experiments.progress import time_left  # noqa: PLC0415
+        from ..experiments.run import Run  # noqa: PLC0415
 
+        if folder is not None:
+            check_folder_is_read(Run(run).recipe(), folder)
         if stream:
             from ..experiments.stream_input import stream_input  # noqa: PLC0415
 
             if len(files) != 1 or out is not None or at:
                 raise ValueError("--stream must have one file, or - for standard input, and neither --out nor --at")
             where = absolute_path(folder)
-            for row in stream_input(run, files[0], every=every, step=step, raw=raw, select=select, folder=where):
+            for row in stream_input(run, files[0], every=every or 1, step=step, raw=raw, select=select, folder=where):
                 typer.echo(json.dumps(row) if as_json else prediction_line({"file": files[0], "sample": 0, **row}))
             return
+        if every is not None:
+            raise ValueError(f"--every must be given only with --stream, got {every}")
         check_out(out)
+        check_out(out, find_files(files) if out is not None else ())
         mesh, leads = context_processes(context)
         opened = TrainedRun(run, select=select, data=absolute_path(folder), mesh=mesh)
         left = time_left("predict", "files", quiet=as_json or not leads)

@@ -141,6 +141,7 @@ def _stopping(fabric: Fabric, advice: str) -> Iterator[Callable[[], bool] | None
 
 def _continued(name: str, out: Path | None, folder: Path | None, changes: list[str]) -> tuple[str, Path, Path | None]:
     """Return the recipe file, the run folder and the data folder with which to continue a run."""
+    from ..experiments.datasets import reads_files  # noqa: PLC0415
     from ..experiments.run import Run  # noqa: PLC0415
 
     if out is not None:
@@ -152,7 +153,8 @@ def _continued(name: str, out: Path | None, folder: Path | None, changes: list[s
         if not more or not more[-1].isdecimal() or int(more[-1]) <= trained:
             got = more[-1] if more else "none"
             raise ValueError(f"--epochs must be above the {trained} epochs of {name} to continue it, got {got}")
-        folder = folder or (Path(run.result()["data_folder"]) if "data_folder" in run.result() else None)
+        recorded = run.result().get("data_folder")
+        folder = folder or (Path(recorded) if recorded is not None and reads_files(run.recipe().data) else None)
     return str(Path(name) / "recipe.yaml"), Path(name), folder
 
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ComparedRun",
     "by_validation",
+    "check_page",
     "compare_runs",
     "comparison_lines",
     "comparison_table",
@@ -112,6 +113,18 @@ def compare_samples(runs: Mapping[str, Run]) -> None:
             )
 
 
+def check_page(path: str | Path) -> Path:
+    """Return the path of a page to write; raise a ValueError for another kind of file, or for a missing folder."""
+    path = Path(path)
+    if path.suffix.lower() not in (".html", ".htm") or path.is_dir():
+        raise ValueError(f"out must be a page, a file that ends in .html, got {path}")
+    if not path.parent.is_dir():
+        raise ValueError(f"out must lie in an existing folder, got {path}")
+    if path.name == "report.html" and (path.parent / "recipe.yaml").exists():
+        raise ValueError(f"out must not be the report of a run, got {path}")
+    return path
+
+
 def write_comparison_page(path: str | Path, runs: Sequence[ComparedRun], title: str = "Comparison") -> Path:
     """Write an HTML page with the table and the curves of runs; return its path.
 
@@ -122,9 +135,7 @@ def write_comparison_page(path: str | Path, runs: Sequence[ComparedRun], title: 
     """
     from ..viz.comparison import write_comparison  # noqa: PLC0415
 
-    path = Path(path)
-    if not path.parent.is_dir():
-        raise ValueError(f"path must lie in an existing folder, got {path}")
+    path = check_page(path)
     curves = {run.name: run.curves for run in runs}
     metrics = list(dict.fromkeys(run.metric for run in runs))
     return write_comparison(path, title, comparison_table(runs), curves, metrics)
@@ -181,7 +192,7 @@ def _parts(folder: Path) -> list[Run]:
         return [Run(folder)]
     seeds = sorted(folder.glob("seed-*/recipe.yaml"), key=lambda path: int(path.parent.name.partition("-")[2]))
     if not seeds:
-        raise ValueError(f"folders must be folders of runs, got {folder} without a run")
+        raise FileNotFoundError(f"folders must be folders of runs, got {folder} without a run")
     return [Run(path.parent) for path in seeds]
 
 

@@ -28,6 +28,7 @@ __all__ = [
     "describe_input",
     "image_layout",
     "load_source",
+    "reads_files",
     "recipe_data",
     "sampling_rate",
     "synthetic_data",
@@ -78,8 +79,7 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
     # Loaders of images, and of sounds as mel bands, have their own augmentation.
     loader_augments = "augment" in known.options and not isinstance(options.get("augment"), dict)
     augment = options.get("augment", False) if loader_augments else options.pop("augment", False)
-    # If the root is optional, the recipe decides whether the loader reads files.
-    if folder is not None and (known.root == "a folder or file" or "root" in options):
+    if folder is not None and reads_files(source):
         options["root"] = folder
     if download and known.download:
         options.setdefault("download", True)
@@ -98,6 +98,17 @@ def load_source(source: dict[str, Any], where: str, *, folder: str | None = None
             raise ValueError(f"{where}: step must be a finite number above 0, or one per axis, got {step!r}")
         data = map_splits(data, lambda split: replace(split, step=step))
     return data if dropped is None else drop_samples(data, dropped, observed=True)
+
+
+def reads_files(source: dict[str, Any]) -> bool:
+    """Return whether the data of a recipe's section ``data`` are read from a folder or file.
+
+    If the root is optional, the recipe decides whether the loader reads files.
+
+    >>> reads_files({"name": "mnist"}), reads_files({"name": "digits"})
+    (True, False)
+    """
+    return "root" in source or describe(source["name"]).root == "a folder or file"
 
 
 def sampling_rate(recipe: Recipe) -> float | None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from .._arguments import checked
+from .._checks import check_choice
 from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
@@ -23,6 +24,7 @@ from .datasets import recipe_data, sampling_rate
 from .evaluation import evaluate
 from .finish import write_pictures
 from .processes import split_over
+from .recipe import NUMBERS
 from .robustness import run_tests
 from .run import PICTURES, Run, make_task
 from .run_files import read_json
@@ -82,6 +84,9 @@ def run_test(
     """
     opened = Run(Path(run))
     recipe = opened.recipe()
+    for kind, values in wanted.items():
+        for value in values if isinstance(values, (list, tuple)) else [values]:
+            NUMBERS[check_choice("wanted", kind, NUMBERS)].check(kind, value)  # before the data are loaded
     if folder is not None and split == "all" and recipe.data["name"] in CUSTOM_LOADERS:
         data = run_metadata(opened, recipe)
         data = replace(data, test=labelled_split(data, folder, recipe.data))

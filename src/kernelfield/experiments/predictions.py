@@ -10,19 +10,30 @@ from .._files import write_text
 from .run_files import to_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
+
+#: names of tables and JSON files of a run
+RUN_FILES = (
+    *("card.json", "confusion.json", "costs.json", "data.json", "heard.json", "result.json"),
+    *("masks.csv", "metrics.csv"),
+)
 
 __all__ = ["check_out", "prediction_line", "prediction_table", "write_predictions"]
 
 
-def check_out(path: Path | None) -> None:
-    """Raise a ValueError if predictions cannot be written to a path."""
+def check_out(path: Path | None, inputs: Sequence[Path] = ()) -> None:
+    """Raise a ValueError if predictions cannot be written to a path, or would replace an input or a file of a run."""
     if path is None:
         return
     if path.suffix.lower() not in (".csv", ".json"):
         raise ValueError(f"out must end in .csv or .json, got {path}")
     if not path.parent.is_dir():
         raise ValueError(f"out must lie in an existing folder, got {path}")
+    if (path.parent / "recipe.yaml").exists() and (path.name in RUN_FILES or path.name.startswith("result-after-")):
+        raise ValueError(f"out must not be a file of the run in {path.parent}, got {path}")
+    if path.exists() and any(other.exists() and path.samefile(other) for other in inputs):
+        raise ValueError(f"out must not be one of the inputs, got {path}")
 
 
 def write_predictions(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -30,9 +30,10 @@ __all__ = [
     "with_settings",
 ]
 
-_NUMBERS = {"step": POSITIVE, "drop": RATE, "turn": FINITE, "speed": POSITIVE}
-#: further tests of a trained network: one number or several, or options of the loader by name
-TESTS: dict[str, Kind] = {name: kind | ListOf(kind, least=0) for name, kind in _NUMBERS.items()}
+#: further tests of a trained network that take one number or several, and the kind of number
+NUMBERS: dict[str, Kind] = {"step": POSITIVE, "drop": RATE, "turn": FINITE, "speed": POSITIVE}
+#: all further tests: one number or several, or options of the loader by name
+TESTS: dict[str, Kind] = {name: kind | ListOf(kind, least=0) for name, kind in NUMBERS.items()}
 TESTS["data"] = MappingOf(DICT)
 
 
@@ -257,6 +258,8 @@ def _shorten_schedule(mapping: dict[str, Any], recipe: Recipe, given: set[str]) 
 
     Otherwise the learning rate would not reach its value, or would never be lowered, and nothing would say so.
     """
+    if not all(isinstance(mapping[section], dict) for section in ("training", "schedule")):
+        return  # recipe_from refuses them
     epochs, before = mapping["training"].get("epochs"), recipe.training.epochs
     if not isinstance(epochs, int) or not 0 < epochs < before:
         return

@@ -68,6 +68,8 @@ def find_mapping(name: str) -> dict[str, Any] | None:
     >>> find_mapping("digits")["data"]["name"], find_mapping("digit")
     ('digits', None)
     """
+    if not re.fullmatch(r"[\w.-]+", name):
+        return None  # a pattern
     # Names of families and of rows both begin with the chapter.
     for path in sorted(FOLDER.glob(f"{name.partition('-')[0]}*.yaml")):
         text = path.read_text(encoding="utf-8")

@@ -98,6 +98,8 @@ def _skipping(name: str, skipped: dict[str, str] | None) -> Iterator[None]:
         yield
     except (ArithmeticError, AssertionError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
         if skipped is None:
+            if isinstance(error, ValueError) and not str(error).startswith(name.partition(" ")[0]):
+                raise ValueError(f"{name}: {error}") from error  # names the test among several
             raise
         skipped[name] = f"{error}".splitlines()[0] if str(error) else type(error).__name__
 

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..data.base import Data
     from .task import Task
 
-__all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task", "network_arguments"]
+__all__ = ["Run", "fresh_folder", "machine", "make_network", "make_task", "network_arguments", "several_runs"]
 
 #: file that marks a run on synthetic data
 SYNTHETIC = "synthetic.txt"
@@ -62,8 +62,15 @@ def make_network(recipe: Recipe, data: Data | None = None) -> nn.Module:
         raise ValueError(f"model of recipe {recipe.name!r}: {error}") from error
 
 
+def several_runs(folder: Path) -> str:
+    """Return a hint for an error message if a folder holds the runs of several seeds or of a sweep; "" otherwise."""
+    found = sorted(path.parent for kind in ("seed", "trial") for path in folder.glob(f"{kind}-*/recipe.yaml"))
+    return f", which holds several runs; {found[0]} is one of them" if found else ""
+
+
 def network_arguments(recipe: Recipe, data: Data | None = None) -> dict[str, Any]:
     """Return the arguments of a recipe's network for the shape of its data."""
+    configuration(recipe.model["name"], argument="model.name")  # raises if there is no such network
     shape = recipe.shape
     size = tuple(shape.size) if data is None else tuple(data.size)
     options = {key: tuple(v) if isinstance(v, list) else v for key, v in recipe.model.items() if key != "name"}
@@ -145,7 +152,9 @@ class Run:
     def recipe(self) -> Recipe:
         """Return the recipe with all settings."""
         if not self.exists:
-            raise FileNotFoundError(f"run must be a folder with a recipe.yaml in it, got {self.folder}")
+            raise FileNotFoundError(
+                f"run must be a folder with a recipe.yaml in it, got {self.folder}{several_runs(self.folder)}"
+            )
         path = self.path("recipe.yaml")
         text, mark, expected = recipe_text(path).rpartition(_CHECKSUM)
         if mark and expected.strip() != _digest(text):
@@ -176,6 +185,16 @@ class Run:
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(f"out must be a folder, new or existing, got the file {self.folder}")
         if not self.exists:
+            own = [
+                name
+                for name in ("result.json", "report.html", "data.json", "sweep.json")
+                if (self.folder / name).exists()
+            ]
+            if own:
+                raise ValueError(
+                    f"out must be a new folder or that of a run, got {self.folder}, which holds {own[0]} without a "
+                    "recipe.yaml"
+                )
             return
         theirs, ours = self.recipe().to_dict(), recipe.to_dict()
         changed = [key for key in ours if ours[key] != theirs[key] and key not in ("title", "notes")]

@@ -82,7 +82,11 @@ def read_over(over: Sequence[str]) -> Choices:
         key = with_section(key.strip())
         if key in found:
             raise ValueError(f"--over must name each setting once, got {key!r} twice")
-        found[key] = _read_range(text, values) if ":" in values else _split(values)
+        chosen = _read_range(text, values) if ":" in values else _split(values)
+        twice = [] if isinstance(chosen, Range) else [value for value in chosen if chosen.count(value) > 1]
+        if twice:
+            raise ValueError(f"--over must name each value once, got {twice[0]!r} twice in {text!r}")
+        found[key] = chosen
     return found
 
 
@@ -208,7 +212,7 @@ def sweep(
     }
     # All settings, or the ends of their ranges, are checked before the first training.
     for point in grid(over) if sampler == "grid" else itertools.islice(_combinations(over), _MOST_CHECKED):
-        with_settings(recipe, point)
+        _check_point(recipe, point)
     folder = Path(out)
     record = _begin(folder, plan)
     fabric = make_fabric() if fabric is None else fabric
@@ -243,6 +247,13 @@ def sweep(
     if found.finished:
         write_comparison_page(folder / "sweep.html", found.compared(), f"Sweep of {recipe.name}")
     return found
+
+
+def _check_point(recipe: Recipe, settings: list[str]) -> None:
+    try:
+        with_settings(recipe, settings)
+    except ValueError as error:
+        raise ValueError(str(error).replace("--set", "--over", 1)) from None
 
 
 def trial_folder(folder: Path, number: int) -> Path:
