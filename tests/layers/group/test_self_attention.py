@@ -269,6 +269,11 @@ def test_dropout_keeps_the_mean_and_only_trains():
     assert (mean - quiet).norm() < 0.2 * (quiet - layer.combine.bias.view(-1, 1, 1, 1)).norm()
 
 
+def at_points(**arguments):
+    x = torch.randn(2, 3, 9, dtype=D)
+    return lifting(Cyclic(4), **GLOBAL)(x, **({"coords": torch.randn(2, 9, 2, dtype=D)} | arguments))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -281,6 +286,14 @@ def test_dropout_keeps_the_mean_and_only_trains():
         (lambda: lifting(Cyclic(4))(torch.randn(1, 2, 6, 6)), "x must"),
         (lambda: on_group(Cyclic(4))(signal(Cyclic(2))), "x must"),
         (lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9), coords=torch.randn(1, 8, 2)), "coords must"),
+        (lambda: at_points(coords=torch.randn(3, 9, 2)), "coords must"),
+        (lambda: at_points(mask=torch.ones(2, 1, dtype=torch.bool)), "mask must"),
+        (lambda: at_points(mask=torch.ones(3, 9, dtype=torch.bool)), "mask must"),
+        (lambda: at_points(crop=1), "crop must be 0 with coords"),
+        (
+            lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9, 9), mask=torch.ones(1, 9, 9, dtype=torch.bool)),
+            "mask must be None without coords",
+        ),
         (lambda: RelativeEncoding(SO2(), 6), "group must"),
         (
             lambda: on_group(SCALES)(GroupSignal(signal(SCALES), torch.tensor([[-1.0], [0.0]]), group=SCALES)),
