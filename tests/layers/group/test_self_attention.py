@@ -269,6 +269,15 @@ def test_dropout_keeps_the_mean_and_only_trains():
     assert (mean - quiet).norm() < 0.2 * (quiet - layer.combine.bias.view(-1, 1, 1, 1)).norm()
 
 
+@pytest.mark.parametrize("make", [lifting, on_group])
+def test_networks_computed_together_by_vmap_still_compute_alone(make):
+    layers = [make(Cyclic(4)) for _ in range(2)]
+    x = signal(Cyclic(4), batch=1) if make is on_group else torch.randn(1, 3, 5, 5, dtype=D)
+    states = torch.func.stack_module_state(layers)
+    together = torch.vmap(lambda *state: torch.func.functional_call(layers[0], state, (x,)).values)(*states)
+    torch.testing.assert_close(together, torch.stack([layer(x).values for layer in layers]))
+
+
 def at_points(**arguments):
     x = torch.randn(2, 3, 9, dtype=D)
     return lifting(Cyclic(4), **GLOBAL)(x, **({"coords": torch.randn(2, 9, 2, dtype=D)} | arguments))

@@ -213,6 +213,7 @@ class _SelfAttention(ComputedBuffers):
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
         kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
+        kept = kept and not torch._C._are_functorch_transforms_active()  # noqa: SLF001  # whose tensors end with them
         if kept and key in self._offset_cache:
             if capturing():  # the graph reads these tensors but does not keep them alive
                 self._captured_offsets[key] = self._offset_cache[key]
