@@ -46,6 +46,15 @@ def test_nothing_is_captured_before_cuda_is_initialised(monkeypatch: pytest.Monk
     assert not capturing()
 
 
+def test_tensors_of_a_transform_are_not_cached() -> None:
+    @graph_cache(2)
+    def table(n: int) -> torch.Tensor:
+        return torch.arange(float(n))
+
+    torch.testing.assert_close(torch.func.grad(lambda x: (x * table(3)).sum())(torch.ones(3)), torch.arange(3.0))
+    assert not torch._C._functorch.is_functorch_wrapped_tensor(table(3))
+
+
 def test_only_the_latest_entries_are_cached() -> None:
     made = []
 

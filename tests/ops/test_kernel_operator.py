@@ -77,6 +77,19 @@ def test_compiled_layers_launch_the_same_kernels(name: str) -> None:
         assert launches[1]
 
 
+@pytest.mark.parametrize("name", ["channel", "self-attention"])
+def test_compiled_transforms_take_the_torch_path(name: str) -> None:
+    layer, x = LAYERS[name]()
+    states = dict(layer.named_parameters())
+
+    def loss(states: dict[str, Tensor], x: Tensor) -> Tensor:
+        return torch.func.functional_call(layer, states, (x,)).values.square().sum()
+
+    found = torch.compile(torch.func.grad(loss), backend="aot_eager", fullgraph=True)(states, x)
+    wanted = torch.autograd.grad(loss(states, x), list(states.values()))
+    torch.testing.assert_close(list(found.values()), list(wanted), rtol=1e-3, atol=1e-4)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["full", "self-attention"])
 def test_inductor_and_other_batches(name: str) -> None:

@@ -51,8 +51,9 @@ class GraphCache(Generic[T]):
             if value is not None:
                 self.entries.move_to_end(key)
         if value is None:
-            if recorded:
-                return self.function(*key)  # it has no values before the graph is replayed
+            # A graph's tensors have no values before it is replayed, and those of torch.func end with its transform.
+            if recorded or torch._C._are_functorch_transforms_active():  # noqa: SLF001
+                return self.function(*key)
             value = self._make(key)
             with self._lock:
                 value = self.entries.setdefault(key, value)  # another thread may have added it first

@@ -30,6 +30,8 @@ def use_kernel_operator(x: Tensor) -> bool:
     """
     if not torch.compiler.is_compiling() or x.dtype not in SINGLE_OR_HALF or not traced_fast_paths():
         return False
+    if torch._C._are_functorch_transforms_active():  # noqa: SLF001  # which do not take custom operators
+        return False
     return x.is_cuda or (x.device.type == "cpu" and os.environ.get("TRITON_INTERPRET") == "1")
 
 

@@ -130,7 +130,8 @@ def kernel_part(layer: ContinuousConv, grid: KernelGrid, first: int, count: int)
     >>> torch.allclose(part, layer.kernel()[:, 2:5], atol=1e-6)
     True
     """
-    coords = grid.coords(dtype=layer.reach.dtype, device=layer.reach.device).flatten(0, -2)
+    wide = layer.wide(grid)
+    coords = wide.coords(dtype=layer.reach.dtype, device=layer.reach.device).flatten(0, -2)
     rows = torch.arange(layer.field.channels, device=coords.device)
     if layer.groups == 1:
         rows = rows.view(layer.out_channels, layer.in_channels)
@@ -139,8 +140,8 @@ def kernel_part(layer: ContinuousConv, grid: KernelGrid, first: int, count: int)
         values = _field_rows(layer.field, coords, rows)
         if layer.mask is not None:
             values = values * layer.mask(coords).unsqueeze(-1)
-        kernel = values.mT.unflatten(0, (-1, 1 if layer.groups > 1 else count)).unflatten(-1, grid.count)
-        return layer.finish(kernel, grid.step)
+        kernel = values.mT.unflatten(0, (-1, 1 if layer.groups > 1 else count)).unflatten(-1, wide.count)
+        return layer.finish(kernel, grid)
 
 
 def _field_rows(field: Field, coords: Tensor, rows: Tensor) -> Tensor:

@@ -68,14 +68,15 @@ def first_kernels(layer: ContinuousConv, step: float, count: int) -> torch.Tenso
     True
     """
     steps = (step,) * layer.dim
-    coords = layer.grid(None, steps).coords(dtype=layer.reach.dtype, device=layer.reach.device)
+    grid = layer.grid(None, steps)
+    coords = layer.wide(grid).coords(dtype=layer.reach.dtype, device=layer.reach.device)
     middle = len(coords) // 2
     sliced = layer.dim == 3 and not layer.smooth  # smoothing mixes neighbouring slices
     values = layer.values(coords[middle] if sliced else coords, min(count, layer.field.channels))[..., :count]
     kernels = values.movedim(-1, 0)
     if not sliced:
-        kernels = layer.finish(kernels, steps, measured=False)
-        kernels = kernels[:, middle] if layer.dim == 3 else kernels
+        kernels = layer.finish(kernels, grid, measured=False)
+        kernels = kernels[:, kernels.shape[1] // 2] if layer.dim == 3 else kernels
     return kernels
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from kernelfield import CKConv, FlexConv, SeparableConv
 from kernelfield.fields import SIREN, Field, MAGNet
-from kernelfield.layers.continuous.sampled_kernel import smooth_kernel
+from kernelfield.layers.continuous.smoothing import smooth_kernel
 from kernelfield.testing import assert_exports, assert_resolution_consistent
 
 STEPS = (0.5, 2.0, 0.37)
@@ -94,6 +94,25 @@ def test_smooth_kernels_export_with_dynamic_length(causal: bool) -> None:
     shapes = {"x": {2: torch.export.Dim("length", min=3)}}
     others = [(torch.randn(2, 2, n),) for n in (3, 17, 300)]
     assert_exports(Fine().eval(), (torch.randn(2, 2, 40),), shapes, others)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_padding_changes_no_output_of_a_smooth_kernel(causal: bool) -> None:
+    layer = CKConv(1, 2, size=20, causal=causal, smooth=True)
+    for length in (1, 2, 15):
+        x = torch.randn(2, 1, length)
+        padded = layer(nn.functional.pad(x, (0, 60)), step=0.4)[..., :length]
+        torch.testing.assert_close(layer(x, step=0.4), padded)
+    torch.testing.assert_close(torch.compile(layer, backend="eager")(x, step=0.4), padded)
+    torch.testing.assert_close(layer.freeze(0.4)(x, step=0.4), padded)
+
+
+def test_a_crop_changes_no_output_of_a_smooth_kernel() -> None:
+    cropped, whole = (FlexConv(1, 2, dim=2, size=(20, 12), smooth=True, crop=crop, sigma=0.2) for crop in (True, False))
+    whole.load_state_dict(cropped.state_dict())
+    x = torch.randn(1, 1, 50, 12)
+    for steps in ((0.4, 1.0), (0.5, 0.6)):
+        torch.testing.assert_close(cropped(x, step=steps), whole(x, step=steps))
 
 
 def test_smooth_kernels_agree_in_2d() -> None:

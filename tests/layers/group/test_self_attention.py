@@ -269,6 +269,20 @@ def test_dropout_keeps_the_mean_and_only_trains():
     assert (mean - quiet).norm() < 0.2 * (quiet - layer.combine.bias.view(-1, 1, 1, 1)).norm()
 
 
+@pytest.mark.parametrize("make", [lifting, on_group])
+def test_networks_computed_together_by_vmap_still_compute_alone(make):
+    layers = [make(Cyclic(4)) for _ in range(2)]
+    x = signal(Cyclic(4), batch=1) if make is on_group else torch.randn(1, 3, 5, 5, dtype=D)
+    states = torch.func.stack_module_state(layers)
+    together = torch.vmap(lambda *state: torch.func.functional_call(layers[0], state, (x,)).values)(*states)
+    torch.testing.assert_close(together, torch.stack([layer(x).values for layer in layers]))
+
+
+def at_points(**arguments):
+    x = torch.randn(2, 3, 9, dtype=D)
+    return lifting(Cyclic(4), **GLOBAL)(x, **({"coords": torch.randn(2, 9, 2, dtype=D)} | arguments))
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -281,6 +295,14 @@ def test_dropout_keeps_the_mean_and_only_trains():
         (lambda: lifting(Cyclic(4))(torch.randn(1, 2, 6, 6)), "x must"),
         (lambda: on_group(Cyclic(4))(signal(Cyclic(2))), "x must"),
         (lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9), coords=torch.randn(1, 8, 2)), "coords must"),
+        (lambda: at_points(coords=torch.randn(3, 9, 2)), "coords must"),
+        (lambda: at_points(mask=torch.ones(2, 1, dtype=torch.bool)), "mask must"),
+        (lambda: at_points(mask=torch.ones(3, 9, dtype=torch.bool)), "mask must"),
+        (lambda: at_points(crop=1), "crop must be 0 with coords"),
+        (
+            lambda: lifting(Cyclic(4))(torch.randn(1, 3, 9, 9), mask=torch.ones(1, 9, 9, dtype=torch.bool)),
+            "mask must be None without coords",
+        ),
         (lambda: RelativeEncoding(SO2(), 6), "group must"),
         (
             lambda: on_group(SCALES)(GroupSignal(signal(SCALES), torch.tensor([[-1.0], [0.0]]), group=SCALES)),

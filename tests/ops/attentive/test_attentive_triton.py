@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.group import AttentiveGroupConv, AttentiveLiftingConv, InputAttention
+from kernelfield.ops import use_fast_paths
 from kernelfield.ops.attentive import attend_responses, responses
 from kernelfield.ops.attentive.reference import channel_attention
 from tests.ops.interpreted import DEVICE, attentive_launch, interpreter
@@ -183,12 +184,17 @@ def test_a_maximum_that_several_attain():
     assert slope.equal(corner)
 
 
-def test_second_derivatives_are_refused():
-    x, w = (torch.randn(shape, device=DEVICE, requires_grad=True) for shape in ((1, 1, 1, 3, 3), (1, 1, 1, 1, 2)))
-    peaks = attentive_launch.response_peaks(x, w)
-    (slope,) = torch.autograd.grad(peaks.square().sum(), x, create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        slope.sum().backward()
+@pytest.mark.parametrize("kind", ["full", "channel", "spatial", "input"])
+def test_second_derivatives_are_those_of_the_formula(kind):
+    layer = AttentiveGroupConv(2, 1, group=Mirror(), kernel_size=1, attention=kind, attention_size=3).to(DEVICE)
+    x = torch.randn(1, 2, 2, 3, 2, device=DEVICE, requires_grad=True)
+    found = []
+    for fast in (True, False):
+        with use_fast_paths(fast):
+            (slope,) = torch.autograd.grad(layer(x).values.square().sum(), x, create_graph=True)
+            second = torch.autograd.grad(slope.square().sum(), [x, *layer.parameters()])
+        found.append([slope.detach(), *second])
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-4)
 
 
 def check_drawn(data, most):

@@ -111,18 +111,19 @@ def _sample_batch(layers: list[ContinuousConv], grid: KernelGrid, channels: int 
 def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int | None) -> Tensor:
     """Return the kernels of layers with one :meth:`SampledKernel.batch_key`, (layers, out, in / groups, *points)."""
     first = layers[0]
+    wide = first.wide(grid)
     with torch.autocast(first.reach.device.type, enabled=False):
-        values = sample_fields([layer.field for layer in layers], grid, channels)
+        values = sample_fields([layer.field for layer in layers], wide, channels)
         if first.mask is not None:
             masks = [layer.mask for layer in layers]
-            points = grid_points(grid, first.reach.dtype, first.reach.device)
+            points = grid_points(wide, first.reach.dtype, first.reach.device)
             if has_hooks(first.mask):
                 window = first.mask(points).unsqueeze(0)
             else:
                 window = type(first.mask).together(masks, points)  # type: ignore[arg-type]
             values = values * window.unsqueeze(1)
-        kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, grid.count)
-        return first.finish(kernels, grid.step)
+        kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, wide.count)
+        return first.finish(kernels, grid)
 
 
 #: kernels sampled inside the :func:`sampled_once` block of this thread, by layer, grid and channels

@@ -12,23 +12,23 @@ from torch import Tensor
 
 from ... import grids
 from ..._arguments import checked
-from ..._checks import floats_per_axis, is_symbolic, per_axis
+from ..._checks import floats_per_axis, per_axis
 from ..._computed import ComputedBuffers, keep_values
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
 from ...fields import Field, build_field
-from ...ops import conv
 from ..kernel_state import in_full_precision, keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
+from .smoothing import narrowed, smooth_kernel, widened
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from ...masks import Mask
 
-__all__ = ["SampledKernel", "smooth_kernel"]
+__all__ = ["SampledKernel"]
 
 #: with chapter 3's starting values, a kernel of up to _FEW_POINTS points may be almost zero: of energy below _SILENT
 _FEW_POINTS, _SILENT = 27, 1e-4
@@ -241,6 +241,8 @@ class SampledKernel(ComputedBuffers):
             if not compiling:
                 self.kernel_support.refresh()
             reach = self.kernel_support.steps
+            if self.blurs(steps):  # by up to 1.5 training steps beyond the mask
+                reach = tuple(min(n + 2, size) for n, size in zip(reach, self.size, strict=True))
         make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
@@ -278,25 +280,35 @@ class SampledKernel(ComputedBuffers):
         """Return the kernel (out, in / groups, *points) for inputs of these ``lengths``, or its first ``channels``."""
         grid = self.grid(lengths, steps)
         if torch.compiler.is_compiling() or not measured:
-            coords = grid.coords(dtype=self.reach.dtype, device=self.reach.device)
-            return self.finish(self._arranged(self.values(coords, channels)), steps, measured)
+            coords = self.wide(grid).coords(dtype=self.reach.dtype, device=self.reach.device)
+            return self.finish(self._arranged(self.values(coords, channels)), grid, measured)
         key = (self, grid, channels or self.in_channels)
         known = recall_kernel(key)
         if known is not None:
             return known
         return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
 
-    def finish(self, kernel: Tensor, steps: tuple[float, ...], measured: bool = True) -> Tensor:
+    def blurs(self, steps: tuple[float, ...]) -> bool:
+        """Return whether kernels sampled at ``steps`` are blurred."""
+        return self.smooth and min(steps) < 1
+
+    def wide(self, grid: grids.KernelGrid) -> grids.KernelGrid:
+        """Return the grid on which to sample the kernel that :meth:`finish` returns on ``grid``."""
+        return widened(grid, self.causal) if self.blurs(grid.step) else grid
+
+    def finish(self, kernel: Tensor, grid: grids.KernelGrid, measured: bool = True) -> Tensor:
         r"""Smooth kernels (…, out, in / groups, *points) of field times mask; weight each point by its cell's volume.
+
+        The kernels are sampled on :meth:`wide` of ``grid`` and returned on ``grid``.
 
         The volume is :math:`\mathrm{step}^D`, except for the first point of a causal kernel. Kernels are learned at the
         training step, where the cell of the first point is [-½, ½]: half of it lies in the future. At another step that
         half is kept, so the cell is [-½, step/2] and the weight (1 + step)/2. Outputs at two steps then differ in
         second order of the step. With a cell of width ``step`` they would differ in first order.
         """
-        if self.smooth and min(steps) < 1:
-            kernel = smooth_kernel(kernel, steps)
-        measure = math.prod(steps)
+        if self.blurs(grid.step):
+            kernel = narrowed(smooth_kernel(kernel, grid.step), self.wide(grid), grid)
+        measure = math.prod(grid.step)
         if not measured or measure == 1:
             return kernel
         kernel = kernel * measure
@@ -358,31 +370,3 @@ def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
     """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
     first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
     return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
-
-
-def smooth_kernel(kernel: Tensor, steps: tuple[float, ...]) -> Tensor:
-    r"""Blur a kernel, sampled finer than in training, with a Gaussian of half a training step.
-
-    Chapter 2, appendix "Dealing with High-Frequency Components". The window reaches one training step to each side. At
-    the ends of the kernel it is truncated and renormalised, so a constant kernel does not change.
-
-    Args:
-        kernel: (…, \*points) kernel.
-        steps: its sampling step along each axis; axes with a step of at least 1 do not change.
-
-    >>> smooth_kernel(torch.ones(1, 1, 7), (0.5,))
-    tensor([[[1., 1., 1., 1., 1., 1., 1.]]])
-    """
-    for axis, step in enumerate(steps, start=kernel.dim() - len(steps)):
-        points, reach = kernel.shape[axis], round(1 / step)
-        if not is_symbolic(points):  # a comparison would fix a dynamic length
-            reach = min(reach, points - 1)
-        if step >= 1 or reach < 1:
-            continue
-        offsets = torch.arange(-reach, reach + 1, dtype=kernel.dtype, device=kernel.device) * step
-        window = torch.exp(-0.5 * (offsets / 0.5).square()).view(1, 1, -1)
-        lines = kernel.movedim(axis, -1)
-        flat = lines.flatten(0, -2).unsqueeze(1)
-        blurred = conv(flat, window, method="direct") / conv(flat.new_ones(1, 1, points), window, method="direct")
-        kernel = blurred.squeeze(1).unflatten(0, lines.shape[:-1]).movedim(-1, axis)
-    return kernel

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["check_space", "dilations", "neighborhood_reach", "pairs_of"]
+__all__ = ["check_points", "check_space", "dilations", "neighborhood_reach", "pairs_of"]
 
 
 def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
@@ -53,3 +53,18 @@ def check_space(x: Tensor, channels: int, axes: int, dim: int) -> None:
             f"x must have shape (batch, {channels}, *space) with {dim} spatial axes, or (batch, {channels}, points) "
             f"with coords, and a group axis before space on a group, got {tuple(x.shape)}"
         )
+
+
+def check_points(x: Tensor, coords: Tensor | None, mask: Tensor | None, crop: int, dim: int) -> None:
+    r"""Raise if coordinates, mask and crop do not go with (batch, channels, group, \*space) values."""
+    if coords is None:
+        if mask is not None:
+            raise ValueError(f"mask must be None without coords, got shape {tuple(mask.shape)}")
+        return
+    if crop:
+        raise ValueError(f"crop must be 0 with coords, got {crop}")
+    batch, points = x.shape[0], x.shape[-1]
+    if coords.dim() != 3 or coords.shape[1:] != (points, dim) or coords.shape[0] not in (1, batch):
+        raise ValueError(f"coords must have shape ({batch} or 1, {points}, {dim}), got {tuple(coords.shape)}")
+    if mask is not None and mask.shape != (batch, points):
+        raise ValueError(f"mask must have shape {(batch, points)}, got {tuple(mask.shape)}")

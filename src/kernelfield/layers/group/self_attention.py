@@ -19,7 +19,7 @@ from ...ops.backend import recompute
 from ...ops.graph_cache import capturing
 from ..kernel_state import keep_geometry
 from ..pointwise import Pointwise
-from .neighborhood import check_space, dilations, neighborhood_reach, pairs_of
+from .neighborhood import check_points, check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -100,7 +100,8 @@ class _SelfAttention(ComputedBuffers):
         """Apply attention to (batch, channels, n, *space) values; n = 1 for a signal to lift."""
         here = self.all_elements if elements is None else elements.to(self.all_elements.dtype)
         space = x.shape[3:]
-        if crop and coords is None and not is_symbolic(*space) and min(space) <= 2 * crop:
+        check_points(x, coords, mask, crop, self.group.dim)
+        if crop and not is_symbolic(*space) and min(space) <= 2 * crop:
             raise ValueError(
                 f"x must have more than {2 * crop} positions along each axis for crop={crop} at each end, "
                 f"got {tuple(space)}"
@@ -158,10 +159,6 @@ class _SelfAttention(ComputedBuffers):
 
     def _points(self, x: Tensor, here: Tensor, coords: Tensor, mask: Tensor | None) -> Tensor:
         """Return attention among points, one sample at a time, since each has its own offsets."""
-        if coords.dim() != 3 or coords.shape[-1] != self.group.dim or coords.shape[1] != x.shape[-1]:
-            raise ValueError(
-                f"coords must have shape (batch, {x.shape[-1]}, {self.group.dim}), got {tuple(coords.shape)}"
-            )
         q, k, v = (part.unflatten(0, (-1, self.heads)) for part in self._parts(x, coords))
 
         def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None, keep: Tensor | None) -> Tensor:
@@ -216,6 +213,7 @@ class _SelfAttention(ComputedBuffers):
         shape = self._shape()
         key = (tuple(space) if shape is None else shape, dilation, crop, some.dtype, some.device)
         kept = some is self.all_elements and type(some) is Tensor and not torch.compiler.is_compiling()
+        kept = kept and not torch._C._are_functorch_transforms_active()  # noqa: SLF001  # whose tensors end with them
         if kept and key in self._offset_cache:
             if capturing():  # the graph reads these tensors but does not keep them alive
                 self._captured_offsets[key] = self._offset_cache[key]
@@ -332,8 +330,8 @@ class LiftingSelfAttention(_SelfAttention):
             x: (batch, in_channels, \*space) signal, or (batch, in_channels, points) with ``coords``.
             coords: (batch or 1, points, dim) coordinates in training steps; in a local layer a point sees the points
                 within half a neighbourhood.
-            mask: (batch, points) bool, False where there is no point.
-            crop: positions at each end of each axis that get no output.
+            mask: (batch, points) bool, False where there is no point; with ``coords`` only.
+            crop: positions at each end of each axis that get no output; 0 with ``coords``.
         """
         check_space(x, self.in_channels, 2 + (self.group.dim if coords is None else 1), self.group.dim)
         return self._attend(x.unsqueeze(2), None, coords, mask, crop)
@@ -384,8 +382,8 @@ class GroupSelfAttention(_SelfAttention):
             x: signal of values (batch, in_channels, group, \*space), or (batch, in_channels, group, points) with
                 ``coords``; or these values, at all elements of the group.
             coords: (batch or 1, points, dim) coordinates in training steps.
-            mask: (batch, points) bool, False where there is no point.
-            crop: positions at each end of each axis that get no output.
+            mask: (batch, points) bool, False where there is no point; with ``coords`` only.
+            crop: positions at each end of each axis that get no output; 0 with ``coords``.
         """
         signal = as_signal(x, self.group, self.in_channels, dim=None if coords is None else 1)
         if signal.gates is not None:

@@ -6,15 +6,16 @@ pass over them needs the result of the one before. All other tensors are small.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ...autograd import EagerFunction
+from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div
+from ..input_attention import input_attention_maps
 from .input_kernels import channel_slopes, over_channels, over_space, signal_slopes, space_slopes, subtract
 
 __all__ = ["attend_to_input"]
@@ -64,12 +65,14 @@ class _Attend(EagerFunction):
         y = torch.empty_like(x)
         subtract[grids["tiles"]](x, alpha, s, y, q, g, n, *_strides(x), **tile)
         ctx.save_for_backward(x, squeeze, excite, psi, both, place, hidden, alpha, found, which, s)
-        ctx.dilation = dilation
+        ctx.dilation, ctx.shape = dilation, shape
         return y
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, dy: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # second derivatives need differentiable operations
+            formula = partial(_formula, dilation=ctx.dilation, shape=ctx.shape)
+            return *grads_by_formula(formula, ctx.saved_tensors[:4], dy), None, None
         x, squeeze, excite, psi, both, place, hidden, alpha, found, which, s = ctx.saved_tensors
         if dy.stride() != x.stride():
             dy = torch.empty_like(x).copy_(dy)
@@ -93,6 +96,15 @@ class _Attend(EagerFunction):
             alpha, s, dy, dfound, which, dboth[0], dboth[1], place, dx, q, c, g, n, *_strides(x), **tile
         )
         return dx, dsqueeze, dexcite, dpsi, None, None
+
+
+def _formula(
+    x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, dilation: int, shape: tuple[int, int, int]
+) -> Tensor:
+    """Compute :class:`_Attend` from torch's operations."""
+    signal = x.float().unflatten(2, shape[1:]).unflatten(1, (-1, shape[0]))
+    channel, space = input_attention_maps(signal, squeeze, excite, psi.flip((2, 3)), dilation=dilation)
+    return (signal - space * channel * signal).flatten(3).flatten(1, 2).to(x.dtype)
 
 
 def _conv(x: Tensor, kernel: Tensor, dilation: int) -> Tensor:
