@@ -16,9 +16,10 @@ from ..._checks import floats_per_axis, is_symbolic, per_axis
 from ..._computed import ComputedBuffers, keep_values
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
+from ..._precision import in_full_precision
 from ...fields import Field, build_field
 from ...ops import conv
-from ..kernel_state import in_full_precision, keep_geometry
+from ..kernel_state import keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport
