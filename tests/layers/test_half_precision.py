@@ -145,3 +145,11 @@ def test_warped_signals_keep_their_coordinates() -> None:
     x = torch.linspace(0, 1, 257).expand(1, 257, 257)
     angles = torch.tensor([[0.3]])
     assert relative(warp(x.bfloat16(), SO2().matrix(angles)), warp(x, SO2().matrix(angles))) < 3e-3
+
+
+def test_a_field_of_an_image_keeps_its_digits() -> None:
+    net, x = kf.create_model("image_siren"), 2 * torch.rand(1, 2, 5, 5) - 1
+    wanted = net(x)
+    assert torch.equal(net.bfloat16()(x), wanted)
+    with pytest.raises(TypeError, match="x must have the dtype of the field"):
+        net(x.bfloat16())
