@@ -11,8 +11,10 @@ from torch import nn
 import kernelfield
 from kernelfield import CCNN, CKCNN, DNArch, FlexNet, create_model
 from kernelfield.export import export_network, read_metadata
+from kernelfield.streaming import export_stream
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -123,6 +125,17 @@ def test_learned_architectures_take_other_lengths(tmp_path: Path, learn: tuple[s
         x = torch.randn(3, 1, length)
         with torch.no_grad():
             torch.testing.assert_close(program(x), network(x), rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("export", [export_network, export_stream])
+def test_a_dtype_that_the_runtime_lacks_is_refused(tmp_path: Path, export: Callable[..., float]) -> None:
+    pytest.importorskip("onnxruntime")
+    pytest.importorskip("onnxscript")
+    network = CCNN(1, 3, size=8, channels=4, blocks=1).double()
+    example = [torch.randn(2, 1, 8, dtype=torch.float64)] if export is export_network else []
+    with pytest.raises(ValueError, match=r"to must be 'pt2' .*torch\.float64"):
+        export(network, tmp_path / "net.onnx", *example, to="onnx")
+    assert not (tmp_path / "net.onnx").exists()
 
 
 def test_metadata(tmp_path: Path) -> None:

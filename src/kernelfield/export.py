@@ -23,7 +23,7 @@ from .layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["METADATA", "describe_export", "export_network", "quiet_exporter", "read_metadata"]
+__all__ = ["METADATA", "describe_export", "export_network", "open_written", "quiet_exporter", "read_metadata"]
 
 #: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
@@ -230,8 +230,25 @@ def _onnxruntime() -> Any:
     return onnxruntime
 
 
+def open_written(path: Path, dtype: torch.dtype) -> Any:
+    """Return ONNX Runtime's session of a file that was just written; delete a file that it cannot run.
+
+    Args:
+        path: the file.
+        dtype: dtype of the inputs.
+    """
+    runtime = _onnxruntime()
+    try:
+        return runtime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as error:  # its errors have no common base class
+        path.unlink(missing_ok=True)
+        raise ValueError(
+            f"to must be 'pt2' for this network in {dtype}, which ONNX Runtime cannot run: {error}"
+        ) from error
+
+
 def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], metadata: str) -> list[Tensor]:
-    onnxruntime = _onnxruntime()
+    _onnxruntime()  # raises before the export if it is missing
     names = list(trials[0])
     batch = torch.export.Dim("batch")
     with torch.no_grad(), warnings.catch_warnings(), _direct(named), quiet_exporter():
@@ -253,7 +270,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
         assert program is not None
         program.model.metadata_props[METADATA] = metadata
         program.save(str(path))
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_written(path, trials[0]["input"].dtype)
     kept = {entry.name for entry in session.get_inputs()}
     missing = [name for name in names if name not in kept]
     if missing:

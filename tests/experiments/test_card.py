@@ -18,6 +18,7 @@ from kernelfield.experiments.card import (
     measure_card,
     measure_weight_card,
 )
+from kernelfield.experiments.comparison import compare_runs
 from kernelfield.experiments.datasets import load_source, take_share
 from kernelfield.experiments.energy import EnergyMeter
 from kernelfield.experiments.evaluation import mask_sizes
@@ -194,8 +195,12 @@ def test_the_processor_has_a_name(tmp_path: Path) -> None:
 
 
 def test_an_unfinished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises((ValueError, FileNotFoundError), match=str(tmp_path / "none")):
+    with pytest.raises(FileNotFoundError, match=rf"run must be .*{tmp_path}/none, without a recipe"):
         measure_card(tmp_path / "none")
+    (tmp_path / "recipe.yaml").touch()
+    for refused in (measure_card, lambda folder: compare_runs([folder])):
+        with pytest.raises(FileNotFoundError, match=rf"run must be .*{tmp_path}, whose training has not ended"):
+            refused(tmp_path)
 
 
 class TestShare:

@@ -171,3 +171,13 @@ def test_sines_fit_what_piecewise_activations_do_not(name: str) -> None:
     for activation, rates in cases:
         other = min(fitting_error(MLP(1, 1, activation=activation), target, rate) for rate in rates)
         assert 10 * siren < other, activation
+
+
+def test_weights_of_another_frequency_scale_warn() -> None:
+    """The scale is no parameter, so the weights fit a field that is another function."""
+    slow, fast = SIREN(1, 2, omega_0=10.0), SIREN(1, 2, omega_0=30.0)
+    with pytest.warns(UserWarning, match=r"weights of omega_0=10\.0, .* were loaded into SIREN of omega_0=30\.0"):
+        fast.load_state_dict(slow.state_dict())
+    with pytest.warns(UserWarning, match="weights of activation=relu were loaded into MLP of activation=gelu"):
+        MLP(1, 2, activation="gelu").load_state_dict(MLP(1, 2).state_dict())
+    MLP(1, 2, omega_0=3.0).load_state_dict(MLP(1, 2).state_dict())  # only sines use it: no warning

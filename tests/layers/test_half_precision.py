@@ -11,7 +11,7 @@ from torch import Tensor
 
 import kernelfield as kf
 from kernelfield.fields import SIREN, BSpline, MAGNet, Morlet
-from kernelfield.groups import SO2, Cyclic, Scale
+from kernelfield.groups import SO2, Cyclic, Interval, Scale, warp
 from kernelfield.layers import AttentiveGroupConv, GroupConv, LiftingConv
 
 # Long, and of high frequencies: a kernel of rounded parameters or offsets has little in common with it.
@@ -123,3 +123,33 @@ def test_a_network_on_points() -> None:
         net(x, coords=coords)
     net.reset_classifier(5)
     assert net(x.bfloat16(), coords=coords).shape == (1, 5)
+
+
+@pytest.mark.parametrize("name", ["partial_gcnn_se2", "augerino_e2"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_learned_distributions_keep_their_width(name: str, dtype: torch.dtype) -> None:
+    """In bfloat16, a width of 0.5005 would be 0.5: four of eight elements instead of five."""
+    torch.manual_seed(0)
+    net, x = kf.create_model(name, channels=(2, 2, 3, 3), kernel_size=3).eval(), torch.randn(2, 1, 14, 14)
+    learned = [m for m in net.modules() if isinstance(m, Interval)]
+    for interval in learned:
+        torch.nn.init.constant_(interval.width, 0.5005)
+    wanted, counts = net(x), [interval.count for interval in learned]
+    found = net.to(dtype)(x.to(dtype))
+    assert found.dtype == dtype
+    assert [interval.count for interval in learned] == counts
+    assert relative(found, wanted) < 2e-2
+
+
+def test_warped_signals_keep_their_coordinates() -> None:
+    x = torch.linspace(0, 1, 257).expand(1, 257, 257)
+    angles = torch.tensor([[0.3]])
+    assert relative(warp(x.bfloat16(), SO2().matrix(angles)), warp(x, SO2().matrix(angles))) < 3e-3
+
+
+def test_a_field_of_an_image_keeps_its_digits() -> None:
+    net, x = kf.create_model("image_siren"), 2 * torch.rand(1, 2, 5, 5) - 1
+    wanted = net(x)
+    assert torch.equal(net.bfloat16()(x), wanted)
+    with pytest.raises(TypeError, match="x must have the dtype of the field"):
+        net(x.bfloat16())

@@ -167,9 +167,10 @@ def export(
         ),
     ] = False,
 ) -> None:
-    """Export a trained network for use without this package, and compare the file with the network.
+    """Export a trained network, and compare the file with the network.
 
-    Its inputs are prepared samples, with mask and coordinates if the data have them. Its metadata hold the preparation,
+    An ONNX file needs only a runtime. A .pt2 file is loaded after `import kernelfield`, which registers its operators.
+    Inputs are prepared samples, with mask and coordinates if the data have them. The metadata hold the preparation,
     classes, sampling rate and scale of the target.
     """
     with errors():

@@ -164,7 +164,11 @@ class Run:
 
     def result(self) -> dict[str, Any]:
         """Return the result of the training; a metric that is null in the file is NaN."""
-        result = read_json(self.path("result.json"))
+        path = self.path("result.json")
+        if not path.exists():
+            found = "whose training has not ended" if self.exists else "without a recipe.yaml and a result.json"
+            raise FileNotFoundError(f"run must be the folder of a finished run, got {self.folder}, {found}")
+        result = read_json(path)
         for kind in ("metrics", "chosen", "best", "last"):
             scores = result.get(kind)
             for metrics in scores.values() if isinstance(scores, dict) else ():

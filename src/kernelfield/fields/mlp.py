@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
+from .._geometry import keep_geometry
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._signature import with_arguments_of
@@ -85,6 +86,8 @@ class MLP(Field):
         self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in linears[1:]) if norm else None
         self._initialise(linears)
         self.linears = nn.ModuleList(WeightNormLinear(m) if weight_norm else m for m in linears)
+        scales = ("omega_0", "hidden_omega_0") if activation == "sine" else ()  # others ignore them
+        keep_geometry(self, "activation", *scales)
 
     def evaluate(self, coords: Tensor) -> Tensor:
         return self.linears[-1](self.features(coords))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._geometry import keep_geometry
 from .._kinds import POSITIVE, Choice, Int
 from ._linear import project, scale_linear_
 from .base import Field
@@ -74,6 +75,7 @@ class RandomFourier(Field):
             nn.init.kaiming_uniform_(linear.weight, nonlinearity="linear")
             nn.init.zeros_(linear.bias)
         self.linears = nn.ModuleList(linears)
+        keep_geometry(self, "activation")
 
     def evaluate(self, coords: Tensor) -> Tensor:
         return self.linears[-1](self.features(coords))

@@ -118,9 +118,11 @@ def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     # The last coordinate of grid_sample is the first axis.
     moved = torch.einsum("nij,pj->npi", inverse, points).unbind(-1)
     at = torch.stack([x / half for x, half in zip(moved, halves, strict=True)][::-1], dim=-1)
-    at = at.unflatten(1, space).to(signal.dtype)
-    flat = flat.expand(n, *[-1] * (dim + 1))
+    # In half precision, coordinates of an image of 256 pixels would be off by up to half a pixel.
+    computed = torch.promote_types(signal.dtype, torch.float32)
+    at = at.unflatten(1, space).to(computed)
+    flat = flat.to(computed).expand(n, *[-1] * (dim + 1))
     if dim == 1:  # grid_sample needs at least two dimensions
         flat, at = flat.unsqueeze(-2), torch.cat([at, torch.zeros_like(at)], dim=-1).unsqueeze(1)
     values = F.grid_sample(flat, at, mode="bilinear", padding_mode="zeros", align_corners=True)
-    return values.reshape(n, *signal.shape)
+    return values.reshape(n, *signal.shape).to(signal.dtype)

@@ -3,7 +3,7 @@
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of channels), ``dropout``, ``kernel_state``: parts used by all of them;
+- ``pointwise`` (linear maps and norms of channels), ``dropout``: parts used by all of them;
 - ``penalties`` on the kernels of a network.
 """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
@@ -60,7 +61,9 @@ class Augerino(Classifier):
 
     def _each(self, x: Tensor, function: Callable[[Tensor], Tensor]) -> Tensor:
         """Return the outputs of a function for each drawn element, (elements, batch, ...)."""
-        elements, gates = self.distribution(x)
+        # In half precision neighbouring angles would round to one number.
+        like = x.new_empty((), dtype=torch.promote_types(x.dtype, torch.float32))
+        elements, gates = self.distribution(like)
         moved = warp(x, self.group.matrix(elements))
         gated = gates is not None and self.distribution.gated
         if gated:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .._arguments import checked
 from .._object_kinds import TensorOf
+from .._precision import in_full_precision
 from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
 from .classifier import Classifier
 from .registry import register
@@ -44,6 +45,11 @@ class ImageField(Classifier):
         super().__init__()
         self.in_channels, self.out_channels, self.dim = in_channels, out_channels, in_channels
         self.field = build_field(field, in_channels, out_channels)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> ImageField:
+        # Its input are coordinates, which half precision would round to a few hundred positions.
+        super()._apply(in_full_precision(fn), recurse)
+        return self
 
     @checked(x=TensorOf("float", "batch, channels, *space", empty=False))
     def forward(self, x: Tensor) -> Tensor:

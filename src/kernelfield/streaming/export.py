@@ -14,7 +14,7 @@ from .._arguments import checked
 from .._hooks import with_hooks_of
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from .._object_kinds import TensorOf
-from ..export import METADATA, describe_export, quiet_exporter
+from ..export import METADATA, describe_export, open_written, quiet_exporter
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
@@ -295,6 +295,7 @@ def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path, descr
     assert program is not None
     program.model.metadata_props[METADATA] = described
     program.save(str(path))
+    open_written(path, arguments[0].dtype)
 
 
 def _onnx_session(path: Path) -> Any:

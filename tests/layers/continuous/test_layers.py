@@ -63,3 +63,11 @@ def test_a_kernel_of_one_point_does_not_start_at_zero(dim: int, size: int) -> No
     assert layer.kernel().shape[2:].numel() == 1
     y = layer(torch.randn(4, 3, *(size,) * dim))
     assert y.std() > 0.1
+
+
+def test_a_compiled_periodic_layer_takes_signals_shorter_than_half_its_kernel() -> None:
+    layer = CKConv(2, 2, size=16, causal=False, boundary="periodic").double()
+    compiled = torch.compile(layer, dynamic=True, fullgraph=True, backend="eager")
+    for length in (40, 5, 1):
+        x = torch.randn(2, 2, length, dtype=torch.float64)
+        torch.testing.assert_close(compiled(x), layer(x), rtol=0, atol=1e-9)

@@ -27,10 +27,11 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._computed import ComputedBuffers
 from ..._kinds import PROBABILITY
+from ..._precision import in_full_precision
 from ..._step_hooks import State, differs, is_vmapped, on_optimizer_step, state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..base import Group
 
@@ -134,6 +135,11 @@ class Distribution(ComputedBuffers):
         for module in self.modules():
             if isinstance(module, Distribution):
                 module.fixed_size = fixed
+        return self
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Distribution:
+        # A rounded width is another arc of the group, and may even select another number of elements.
+        super()._apply(in_full_precision(fn), recurse)
         return self
 
     def train(self, mode: bool = True) -> Distribution:

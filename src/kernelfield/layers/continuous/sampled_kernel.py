@@ -14,10 +14,11 @@ from ... import grids
 from ..._arguments import checked
 from ..._checks import floats_per_axis, per_axis
 from ..._computed import ComputedBuffers, keep_values
+from ..._geometry import keep_geometry
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
+from ..._precision import in_full_precision
 from ...fields import Field, build_field
-from ..kernel_state import in_full_precision, keep_geometry
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid
 from .kernel_support import KernelSupport

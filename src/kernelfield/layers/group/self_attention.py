@@ -12,12 +12,12 @@ from torch.nn import functional as F
 from ..._arguments import checked
 from ..._checks import is_symbolic
 from ..._computed import ComputedBuffers
+from ..._geometry import keep_geometry
 from ..._kinds import RATE, Choice, Int
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute
 from ...ops.graph_cache import capturing
-from ..kernel_state import keep_geometry
 from ..pointwise import Pointwise
 from .neighborhood import check_points, check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._kinds import POSITIVE, Choice, Int
 from ..._object_kinds import TensorOf
+from ..._precision import in_full_precision
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
-from ..kernel_state import in_full_precision
 from ..pointwise import Pointwise
 
 if TYPE_CHECKING:

@@ -1,12 +1,11 @@
-"""How a kernel is cast, saved and loaded: it stays in float32, and its size travels with a state dict.
-
-:func:`in_full_precision` keeps kernels in float32 when their module is cast to half precision.
+"""Attributes that travel with a state dict: a kernel is saved with its size, and a field with its frequency scale.
 
 :func:`keep_geometry` warns when the weights of another size or group are loaded. The parameters of a field do not
 depend on the size of its kernel: weights of ``size=64`` fit a layer of ``size=128``, where the same kernel is twice as
-long. Weights on mirror images fit a layer on half turns. Size and group are stored in the metadata of a state dict,
-which :func:`torch.save` keeps and which adds no key. Formats without metadata, such as safetensors, are not checked;
-runs and pretrained weights store the arguments of their networks instead.
+long. Weights on mirror images fit a layer on half turns, and those of one ``omega_0`` a SIREN of any other. These
+attributes are stored in the metadata of a state dict, which :func:`torch.save` keeps and which adds no key. Formats
+without metadata, such as safetensors, are not checked; runs and pretrained weights store the arguments of their
+networks instead.
 """
 
 from __future__ import annotations
@@ -14,53 +13,20 @@ from __future__ import annotations
 import warnings
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from torch import nn
 
-    from torch import Tensor, nn
+__all__ = ["keep_geometry"]
 
-__all__ = ["in_full_precision", "keep_geometry"]
-
-_HALF = (torch.bfloat16, torch.float16)
 _KEY = "kernelfield_geometry"
-
-
-def in_full_precision(change: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
-    """Wrap a function for ``Module._apply`` so that it moves tensors but does not cast them to half precision.
-
-    In half precision, neighbouring offsets of a long kernel round to the same number, and a frequency rounded to eight
-    bits gives a phase that is off by radians at the kernel's end. Tensors already in half precision are passed to
-    ``change`` as they are.
-
-    Args:
-        change: the function that ``Module._apply`` applies to parameters and buffers.
-
-    >>> weight = torch.tensor([1.0009765625])
-    >>> in_full_precision(lambda t: t.bfloat16())(weight) is weight
-    True
-    >>> in_full_precision(lambda t: t.double())(weight).dtype
-    torch.float64
-    """
-    if change(torch.empty(0)).dtype not in _HALF:
-        return change
-
-    def changed(tensor: Tensor) -> Tensor:
-        found = change(tensor)
-        if found.dtype in _HALF and tensor.is_floating_point() and tensor.dtype not in _HALF:
-            return tensor.to(found.device, torch.float32)
-        return found
-
-    return changed
 
 
 def keep_geometry(layer: nn.Module, *names: str) -> None:
     """Write attributes of a layer to the metadata of its state dicts, and warn if loaded weights had other values.
 
     Args:
-        layer: a layer with a kernel.
-        names: attributes that change the kernel but not the shapes of its parameters.
+        layer: a layer with a kernel, or a field.
+        names: attributes that change the function but not the shapes of its parameters.
 
     >>> import kernelfield as kf
     >>> short, long = kf.CKConv(1, 1, size=8), kf.CKConv(1, 1, size=16)
@@ -68,7 +34,7 @@ def keep_geometry(layer: nn.Module, *names: str) -> None:
     ...     warnings.simplefilter("always")
     ...     _ = long.load_state_dict(short.state_dict())
     >>> str(seen[0].message).partition(", which")[0]
-    'weights of size=(8,) were loaded into a layer of size=(16,)'
+    'weights of size=(8,) were loaded into CKConv of size=(16,)'
     """
     layer._geometry = names  # type: ignore[assignment]  # noqa: SLF001
     layer.register_state_dict_post_hook(_write)
@@ -86,7 +52,7 @@ def _compare(layer: nn.Module, state: dict[str, Any], prefix: str, metadata: dic
         return
     old, new = (", ".join(f"{name}={values[name]}" for name in other) for values in (before, now))
     warnings.warn(
-        f"weights of {old} were loaded into a layer of {new}, which is now a different function. "
+        f"weights of {old} were loaded into {type(layer).__name__} of {new}, which is now a different function. "
         "Build the network with the arguments that it was trained with",
         stacklevel=2,
     )
