@@ -5,7 +5,8 @@ Files in reading order:
 - the layers: ``ckconv``, ``flexconv`` (with a mask), ``separable``; ``blocks`` makes residual blocks of them;
 - their base classes: ``continuous_conv`` convolves, ``sampled_kernel`` samples the kernel on a grid;
 - parts of a forward pass: ``kernel_sampler`` samples the kernels of many layers at once, ``sampling`` weights
-  samples, ``point_path`` convolves at points, ``frozen`` keeps kernels for predictions;
+  samples, ``smoothing`` blurs kernels on fine grids, ``point_path`` convolves at points, ``frozen`` keeps kernels for
+  predictions;
 - learned sizes: ``kernel_support`` crops a kernel to its mask, ``learned_size`` reads masks, ``active_slice``
   and ``band_limit`` serve learned architectures.
 """

@@ -15,8 +15,8 @@ import torch
 from ..backend import use_triton
 from ..kernel_operator import use_kernel_operator
 from .chunked import chunked_residual
-from .input_attention import input_attention, input_attention_maps
-from .reference import attend_responses, responses
+from .input_attention import input_attention
+from .reference import attend_responses, input_attention_maps, responses
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
-from torch import Tensor
-from torch.nn import functional as F
 
 from ..backend import use_triton
-from .same_conv import same_conv
+from .reference import input_attention_maps
 
-__all__ = ["input_attention", "input_attention_maps"]
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["input_attention"]
 
 
 def input_attention(
@@ -47,27 +50,3 @@ def input_attention(
             return attend_to_input(x, squeeze, excite, psi.flip((2, 3)), dilation)
     channel, space = input_attention_maps(x, squeeze, excite, psi, lifting=lifting, dilation=dilation)
     return x - space * channel * x
-
-
-def input_attention_maps(
-    x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
-) -> tuple[Tensor, Tensor]:
-    r"""Return the maps of :func:`input_attention`: α_C, (batch, c, g, 1, …), and α_X, (batch, 1, g, \*space).
-
-    The arguments are those of :func:`input_attention`.
-
-    >>> x, w = torch.randn(2, 3, 4, 9), torch.randn(5, 12)
-    >>> [tuple(a.shape) for a in input_attention_maps(x, w, w.mT, torch.randn(4, 8, 7))]
-    [(2, 3, 4, 1), (2, 1, 4, 9)]
-    """
-    space = tuple(range(3, x.dim()))
-    statistics = (x.mean(dim=space), x.amax(dim=space))
-    both = [F.linear(F.relu(F.linear(s.flatten(1), squeeze)), excite).view(s.shape) for s in statistics]
-    channel = torch.sigmoid(both[0] + both[1])
-    channel = channel.view(*channel.shape, *[1] * len(space))
-    weighted = channel * x
-    found = torch.cat([weighted.mean(dim=1), weighted.amax(dim=1)], dim=1)  # (batch, 2·g, *space)
-    spatial = same_conv(found, psi, dilation=dilation).unsqueeze(1)
-    if lifting:
-        spatial = spatial.amax(dim=2, keepdim=True)
-    return channel, torch.sigmoid(spatial)

@@ -1,4 +1,6 @@
-r"""The readable reference of attentive convolutions (chapter 8, Eq. 14 to 19), which computes all responses at once.
+r"""The readable reference of attentive convolutions (chapter 8), which computes all responses at once (Eq. 14 to 19).
+
+:func:`input_attention_maps` has the maps of attention that depends on the input alone (Eq. 20).
 
 Axes: batch, input channels c, input elements h̃, output channels o, output elements h, space.
 """
@@ -17,7 +19,7 @@ from .same_conv import same_conv
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["attend_responses", "channel_attention", "padded", "responses"]
+__all__ = ["attend_responses", "channel_attention", "input_attention_maps", "padded", "responses"]
 
 
 def responses(x: Tensor, kernel: Tensor, boundary: str, is_flipped: bool = False) -> Tensor:
@@ -121,3 +123,27 @@ def padded(x: Tensor, points: Sequence[int], boundary: str) -> Tensor:
     if boundary == "zero":
         return F.pad(x, sides)
     return F.pad(x.flatten(1, 2), sides, mode="circular").unflatten(1, x.shape[1:3])
+
+
+def input_attention_maps(
+    x: Tensor, squeeze: Tensor, excite: Tensor, psi: Tensor, *, lifting: bool = False, dilation: int = 1
+) -> tuple[Tensor, Tensor]:
+    r"""Return the maps of :func:`input_attention`: α_C, (batch, c, g, 1, …), and α_X, (batch, 1, g, \*space).
+
+    The arguments are those of :func:`~kernelfield.ops.attentive.input_attention`.
+
+    >>> x, w = torch.randn(2, 3, 4, 9), torch.randn(5, 12)
+    >>> [tuple(a.shape) for a in input_attention_maps(x, w, w.mT, torch.randn(4, 8, 7))]
+    [(2, 3, 4, 1), (2, 1, 4, 9)]
+    """
+    space = tuple(range(3, x.dim()))
+    statistics = (x.mean(dim=space), x.amax(dim=space))
+    both = [F.linear(F.relu(F.linear(s.flatten(1), squeeze)), excite).view(s.shape) for s in statistics]
+    channel = torch.sigmoid(both[0] + both[1])
+    channel = channel.view(*channel.shape, *[1] * len(space))
+    weighted = channel * x
+    found = torch.cat([weighted.mean(dim=1), weighted.amax(dim=1)], dim=1)  # (batch, 2·g, *space)
+    spatial = same_conv(found, psi, dilation=dilation).unsqueeze(1)
+    if lifting:
+        spatial = spatial.amax(dim=2, keepdim=True)
+    return channel, torch.sigmoid(spatial)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from ...autograd import EagerFunction, grads_by_formula
 from ...launch_sizes import ceil_div
-from ..input_attention import input_attention_maps
+from ..reference import input_attention_maps
 from .input_kernels import channel_slopes, over_channels, over_space, signal_slopes, space_slopes, subtract
 
 __all__ = ["attend_to_input"]
