@@ -111,7 +111,7 @@ def _sample_batch(layers: list[ContinuousConv], grid: KernelGrid, channels: int 
 def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int | None) -> Tensor:
     """Return the kernels of layers with one :meth:`SampledKernel.batch_key`, (layers, out, in / groups, *points)."""
     first = layers[0]
-    wide = first.wide(grid)
+    wide = first.wide(grid) if first.smooth else grid
     with torch.autocast(first.reach.device.type, enabled=False):
         values = sample_fields([layer.field for layer in layers], wide, channels)
         if first.mask is not None:

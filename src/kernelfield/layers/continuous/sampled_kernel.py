@@ -242,7 +242,7 @@ class SampledKernel(ComputedBuffers):
             if not compiling:
                 self.kernel_support.refresh()
             reach = self.kernel_support.steps
-            if self.blurs(steps):  # by up to 1.5 training steps beyond the mask
+            if self.smooth and min(steps) < 1:  # blurred by up to 1.5 training steps beyond the mask
                 reach = tuple(min(n + 2, size) for n, size in zip(reach, self.size, strict=True))
         make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
@@ -289,13 +289,9 @@ class SampledKernel(ComputedBuffers):
             return known
         return remember_kernel(key, sample_grid([self], grid, None if channels == self.in_channels else channels)[0])
 
-    def blurs(self, steps: tuple[float, ...]) -> bool:
-        """Return whether kernels sampled at ``steps`` are blurred."""
-        return self.smooth and min(steps) < 1
-
     def wide(self, grid: grids.KernelGrid) -> grids.KernelGrid:
         """Return the grid on which to sample the kernel that :meth:`finish` returns on ``grid``."""
-        return widened(grid, self.causal) if self.blurs(grid.step) else grid
+        return widened(grid, self.causal) if self.smooth and min(grid.step) < 1 else grid
 
     def finish(self, kernel: Tensor, grid: grids.KernelGrid, measured: bool = True) -> Tensor:
         r"""Smooth kernels (…, out, in / groups, *points) of field times mask; weight each point by its cell's volume.
@@ -307,7 +303,7 @@ class SampledKernel(ComputedBuffers):
         half is kept, so the cell is [-½, step/2] and the weight (1 + step)/2. Outputs at two steps then differ in
         second order of the step. With a cell of width ``step`` they would differ in first order.
         """
-        if self.blurs(grid.step):
+        if self.smooth and min(grid.step) < 1:
             kernel = narrowed(smooth_kernel(kernel, grid.step), self.wide(grid), grid)
         measure = math.prod(grid.step)
         if not measured or measure == 1:
