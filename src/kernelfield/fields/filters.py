@@ -19,7 +19,7 @@ from .._signature import with_arguments_of
 from ._filter_values import filter_values, gaussian_envelope
 from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
-from .start import FILTER_STARTS, start_maps_, start_sines_, uniform_
+from .start import FILTER_STARTS, start_maps_, start_sines_
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -178,7 +178,7 @@ class FilterNetwork(Field):
 
     @torch.no_grad()
     def spread_phases_(self) -> None:
-        uniform_(self.phase, math.pi)
+        self.phase.uniform_(-math.pi, math.pi)
 
     def _compute(
         self,

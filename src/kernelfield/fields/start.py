@@ -77,14 +77,14 @@ def start_sines_(
     (True, True)
     """
     if omega_0 is None:
-        uniform_(frequency, 2 * math.pi * bandwidth)
+        frequency.uniform_(-2 * math.pi * bandwidth, 2 * math.pi * bandwidth)
     else:
-        uniform_(frequency, 2 * math.pi * omega_0 / math.sqrt(frequency.shape[-1]))
-        frequency.mul_(gamma)
+        highest = 2 * math.pi * omega_0 / math.sqrt(frequency.shape[-1])
+        frequency.uniform_(-highest, highest).mul_(gamma)
     if start == "ccnn":
         phase.copy_(-origin * frequency.sum(dim=-1))
     else:
-        uniform_(phase, math.pi)
+        phase.uniform_(-math.pi, math.pi)
 
 
 @torch.no_grad()
@@ -132,10 +132,10 @@ def start_siren_(start: str, linears: Sequence[nn.Linear], *, hidden_omega_0: fl
         intended = 1 / n if i == 0 else math.sqrt(6 / n) / hidden_omega_0
         # One period of phases. (The thesis draws from U(±π/‖W‖), which repeats the same phases over many periods.)
         period = 0.0 if linear is linears[-1] else math.pi / (omega_0 if i == 0 else hidden_omega_0)
-        uniform_(linear.weight, default if start == "ckconv" else intended)
-        uniform_(linear.bias, {"siren": period, "ckconv": 1.0, "flexconv": default, "partial": 0.0}[start])
+        _uniform_(linear.weight, default if start == "ckconv" else intended)
+        _uniform_(linear.bias, {"siren": period, "ckconv": 1.0, "flexconv": default, "partial": 0.0}[start])
 
 
-def uniform_(tensor: Tensor, bound: float) -> Tensor:
-    """Fill ``tensor`` with draws from U(±bound)."""
+def _uniform_(tensor: Tensor, bound: float) -> Tensor:
+    """Fill ``tensor`` with draws from U(±bound); a bound of 0 draws no random numbers."""
     return tensor.uniform_(-bound, bound) if bound else tensor.zero_()

@@ -105,6 +105,11 @@ def unavailable(device: torch.device) -> str | None:
     """
     if not fast_paths():
         return "is turned off by KERNELFIELD_FAST=0 or use_fast_paths(False)"
+    return without_kernels(device)
+
+
+def without_kernels(device: torch.device) -> str | None:
+    """Return the reason why a device has no Triton kernels, whatever the switch says; see :func:`unavailable`."""
     if device.type != "cuda" and (device.type != "cpu" or os.environ.get("TRITON_INTERPRET") != "1"):
         return f"needs a CUDA device, got {device.type}"
     if not _HAS_TRITON:

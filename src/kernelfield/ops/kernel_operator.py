@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from .autograd import contiguous_from_start
-from .backend import SINGLE_OR_HALF, traced_fast_paths, unavailable
+from .backend import SINGLE_OR_HALF, traced_fast_paths, without_kernels
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -102,6 +102,6 @@ def kernel_operator(
 
 def _check(name: str, x: Tensor) -> None:
     """Raise a RuntimeError where Triton kernels do not run: on the machine to which an exported program was moved."""
-    reason = unavailable(x.device)
-    if reason is not None and "turned off" not in reason:
+    reason = without_kernels(x.device)
+    if reason is not None:
         raise RuntimeError(f"kernelfield::{name} was traced for a machine with Triton kernels and {reason}")
