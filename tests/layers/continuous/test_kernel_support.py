@@ -245,3 +245,65 @@ def test_masks_that_are_not_learned_or_long_stay_as_narrow_as_given() -> None:
     assert FlexConv(1, 1, size=8, sigma=0.01, learn_sigma=False).mask.sigma.item() == pytest.approx(0.01)
     assert FlexConv(1, 1, size=28, sigma=0.0375).mask.sigma.item() == pytest.approx(0.0375)
     assert FlexConv(1, 1, dim=2, size=(1, 64), sigma=0.03).mask.sigma.tolist() == pytest.approx([0.03, 0.03])
+
+
+def set_sigma(layers: list[FlexConv], sigmas: list[float]) -> None:
+    """Set masks as one step of an optimiser does."""
+    masks = [layer.mask.sigma for layer in layers]
+    for mask, sigma in zip(masks, sigmas, strict=True):
+        mask.grad = mask.detach() - sigma
+    torch.optim.SGD(masks, lr=1.0).step()
+
+
+def test_compiled_training_steps_share_a_size_that_rarely_changes() -> None:
+    """A mask that grows step by step to the whole kernel would have sixteen sizes, each compiled for seconds."""
+    layers = [FlexConv(1, 1, size=784, sigma=0.04), FlexConv(1, 1, size=784, sigma=0.02)]
+    compiled, plain = set(), set()
+    for sigma in torch.linspace(0.04, 0.5, 60).tolist():
+        set_sigma(layers, [sigma, 0.02])
+        supports = [layer.kernel_support for layer in layers]
+        assert supports[0].compiled_steps == supports[1].compiled_steps
+        assert all(s.compiled_steps >= s.steps for s in supports)
+        compiled.add(supports[0].compiled_steps)
+        plain.add(supports[0].steps)
+    assert len(compiled) <= 8 < len(plain)
+    assert max(compiled) == (784,)
+
+
+def test_compiled_steps_follow_masks_that_shrink() -> None:
+    layers = [FlexConv(1, 1, size=256, sigma=0.4), FlexConv(1, 1, size=256, sigma=0.1)]
+    set_sigma(layers, [0.4, 0.1])
+    assert {layer.kernel_support.compiled_steps for layer in layers} == {(256,)}
+    set_sigma(layers, [0.02, 0.02])
+    for layer in layers:
+        assert layer.kernel_support.steps <= layer.kernel_support.compiled_steps < (40,)
+
+
+def test_delayed_sizes_never_leave_compiled_steps_too_small() -> None:
+    layer = FlexConv(1, 1, size=256, sigma=0.05)
+    sizes = DelayedSizes(layer.parameters())
+    with pause_step_hooks(), torch.no_grad():
+        layer.mask.sigma.fill_(0.3)
+        sizes.catch_up()
+    assert layer.kernel_support.compiled_steps >= layer.kernel_support.steps > (160,)
+
+
+def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow() -> None:
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(FlexConv(1, 2, size=64, sigma=0.05), FlexConv(2, 1, size=64, sigma=0.08))
+    torch.compiler.reset()
+    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(net, backend=counter, fullgraph=True)
+    x = torch.randn(2, 1, 64)
+    sizes = set()
+    for sigma in (0.05, 0.07, 0.09, 0.11, 0.14, 0.2, 0.27, 0.33, 0.5):
+        set_sigma(list(net), [sigma, 0.08])
+        net.zero_grad()
+        compiled(x).square().sum().backward()
+        found = [p.grad.clone() for p in net.parameters()]
+        net.zero_grad()
+        net(x).square().sum().backward()
+        torch.testing.assert_close(found, [p.grad for p in net.parameters()], rtol=1e-3, atol=1e-4)
+        sizes.add(net[0].kernel_support.steps)
+    torch.compiler.reset()
+    assert counter.frame_count <= 6 < len(sizes)

@@ -1,7 +1,12 @@
 """The reach of masked kernels, beyond which the mask is zero and nothing is sampled.
 
 The reach is rounded up to one of a few numbers. Otherwise a mask that grows or shrinks a little would change the shape
-of its kernel at every step, and compiled code would be recompiled.
+of its kernel at every step.
+
+Code of torch.compile is compiled again for each new shape, which takes longer than thousands of steps, and torch gives
+up after a few times. While it trains, it therefore samples all kernels of a network at one share of their sizes, a
+power of √2 that all masks fit in. The network is compiled again when the largest mask outgrows this share: at most six
+times from an eighth of the size to all of it. Samples beyond a mask are zero.
 """
 
 from __future__ import annotations
@@ -21,6 +26,11 @@ if TYPE_CHECKING:
 
 __all__ = ["KernelSupport", "bucket", "sample_full_kernels"]
 
+#: room for a mask to grow before the network is compiled again
+_ROOM = 1.1
+#: how many times smaller the share of compiled code must be possible before it shrinks
+_SHRINKS = 4.0
+
 
 def bucket(n: int) -> int:
     """Return ``n`` rounded up to a number with at most three leading binary digits, followed by zeros.
@@ -33,7 +43,7 @@ def bucket(n: int) -> int:
 
 
 class KernelSupport(LearnedSize):
-    """The reach of a mask, in training steps per axis.
+    """The reach of a mask, in training steps per axis: ``steps``, and ``compiled_steps`` for compiled training steps.
 
     Args:
         mask: the mask.
@@ -47,7 +57,7 @@ class KernelSupport(LearnedSize):
     def __init__(self, mask: Mask, size: tuple[int, ...]) -> None:
         super().__init__([mask])
         self.mask, self.size = mask, size
-        self.steps = size
+        self.steps = self.compiled_steps = size
         self._delayed = (0,) * len(size)
         self.read()
 
@@ -77,13 +87,35 @@ class KernelSupport(LearnedSize):
                 for kept, least, most in zip(self._delayed, need, grown, strict=True)
             )
         self.steps = need
+        share = 0.0
+        for steps, n in zip(need, self.size, strict=True):
+            share = max(share, steps / n)
+        if not share <= self.share <= _SHRINKS * share:
+            self.share = _fitting_share(share)
+        if self.share > self.common_share:
+            self.use_share(self.share)
+
+    def use_share(self, share: float) -> None:
+        self.common_share = share
+        self.compiled_steps = tuple([min(n, math.ceil(share * n)) for n in self.size])
 
     def cover_all(self) -> None:
-        self.steps = self.size
+        self.steps, self.share = self.size, 1.0
+        self.use_share(self.share)
 
     @property
     def shapes(self) -> tuple[int, ...]:
         return self.steps
+
+
+def _fitting_share(share: float) -> float:
+    """Return the smallest power of √2, up to 1, that leaves a mask room to grow.
+
+    >>> [round(_fitting_share(s), 3) for s in (0.08, 0.1, 0.3, 0.5, 0.9)]
+    [0.088, 0.125, 0.354, 0.707, 1.0]
+    """
+    halves = math.floor(-2 * math.log2(min(1.0, _ROOM * share)))
+    return 2.0 ** (-halves / 2)
 
 
 def sample_full_kernels(network: nn.Module) -> None:

@@ -58,6 +58,9 @@ class LearnedSize:
         self.masks = tuple(masks)
         #: state of the masks when they were last read
         self._read_at: State | None = None
+        #: share of the full size that compiled training steps need, and the largest one of all sizes read together;
+        #: 0 if the masks do not matter to them
+        self.share = self.common_share = 0.0
         #: whether the sizes belong to this state and the state holds values, so that an equal state needs no new read
         self._is_exact = False
         if type(self).clamp_ is not LearnedSize.clamp_:
@@ -71,6 +74,10 @@ class LearnedSize:
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the sizes from the values of :meth:`measure`; ``slack`` is above 0 if the values are a few steps old."""
         raise NotImplementedError
+
+    def use_share(self, share: float) -> None:
+        """Let compiled training steps use this share of the full size, in which all masks fit."""
+        self.common_share = share
 
     @property
     def shapes(self) -> Any:
@@ -136,8 +143,13 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
         # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
         _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
+    share = 0.0
     for size in sizes:
         size._is_exact = size._read_at is not None and has_values(size._read_at)  # noqa: SLF001
+        share = max(share, size.share)
+    for size in sizes:
+        if size.common_share != share:
+            size.use_share(share)
 
 
 class DelayedSizes:

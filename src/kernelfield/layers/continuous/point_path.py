@@ -159,7 +159,8 @@ def _support(
         return layer.reach, values, full
     if not compiling:
         layer.kernel_support.refresh()
-    steps = layer.kernel_support.steps
+    support = layer.kernel_support
+    steps = support.compiled_steps if compiling and layer.training else support.steps
     if steps == layer.size:
         return layer.reach, values, full
     # Multiplying by a Python number avoids a copy of a new tensor to the device.
