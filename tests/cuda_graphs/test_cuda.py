@@ -188,6 +188,7 @@ def test_networks(name: str) -> None:
         assert_same(make, data, rtol=1e-2, atol=1e-3)
 
 
+@pytest.mark.filterwarnings("ignore:TensorFloat32 tensor cores", "ignore:The CUDA Graph is empty")
 @pytest.mark.parametrize("name", ["ccnn", "p4cnn", "attentive p4cnn", "gsanet"])
 def test_compiled_networks_with_cuda_graphs(name: str) -> None:
     """``mode="reduce-overhead"`` refuses tensors of a first call that stay alive, such as tables."""

@@ -67,7 +67,9 @@ def test_compiled_layers_launch_the_same_kernels(name: str) -> None:
     found = []
     for run in (layer, compiled):
         if DEVICE == "cuda":
-            found.append(results(run, layer, x))
+            # In another memory format cuDNN takes other algorithms; with tf32 their products would have 10 bits.
+            with torch.backends.cudnn.flags(allow_tf32=False):
+                found.append(results(run, layer, x))
         else:
             with counted_launches() as names:
                 found.append(results(run, layer, x))

@@ -201,7 +201,11 @@ def fused_attention(
         pairs: whether every query has its own codes.
     """
     tensors = [t.contiguous() for t in (q, k, v, place.float(), element.float())]
-    mask = keep.view(torch.uint8) if keep is not None and keep.dtype == torch.bool else keep
-    run = _fused_op if torch.compiler.is_compiling() else _Fused.apply
+    compiling = torch.compiler.is_compiling()
+    mask = keep
+    if keep is not None and keep.dtype == torch.bool:
+        # Some versions of the compiler cannot view bools as bytes; it fuses the conversion with what makes the mask.
+        mask = keep.to(torch.uint8) if compiling else keep.view(torch.uint8)
+    run = _fused_op if compiling else _Fused.apply
     result: Tensor = run(*tensors, index, inverse, mask, pairs)
     return result
