@@ -192,6 +192,7 @@ README_RESULTS = [
     ("MNIST6-180, partial SE(2)", "ch11-mnist6-180-se2-8-partial", "test", "accuracy"),
     ("pMNIST, CCNN_4,140", "ch03-pmnist-ccnn-4-140", "test", "accuracy"),
     ("sCIFAR-10, CCNN_4,140", "ch03-scifar10-ccnn-4-140", "test", "accuracy"),
+    ("CIFAR-10, CCNN_4,140", "ch03-cifar10-ccnn-4-140", "test", "accuracy"),
     ("CIFAR-10, FlexNet-16", "ch05-cifar10-flexnet-16", "test", "accuracy"),
 ]
 
