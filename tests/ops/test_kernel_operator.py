@@ -1,4 +1,4 @@
-"""Attention by Triton kernels in compiled code: custom operators with the values and gradients of eager mode."""
+"""Triton kernels in compiled code: custom operators with the values and gradients of eager mode."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from kernelfield import CKConv
+from kernelfield.fields import SIREN, FourierFilter, MAGNet
 from kernelfield.groups import Cyclic, Mirror
-from kernelfield.layers import AttentiveGroupConv, GroupSelfAttention
+from kernelfield.layers import AttentiveGroupConv, GroupSelfAttention, sample_kernels
 from kernelfield.ops import use_fast_paths
 from tests.ops.interpreted import DEVICE, attentive_planes, interpreter
 from tests.ops.test_backend import counted_launches
@@ -78,6 +80,51 @@ def test_compiled_layers_launch_the_same_kernels(name: str) -> None:
     if launches:
         assert launches[0]
         assert launches[1] == launches[0]
+
+
+class TwoKernels(nn.Module):
+    """Two convolutions whose kernels are sampled together."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList([CKConv(2, 2, **options) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels = sample_kernels(list(self.layers), x)
+        for layer, kernel in zip(self.layers, kernels, strict=True):
+            x = layer(x, kernel=kernel)
+        return x
+
+
+def field_results(run: Any, net: nn.Module, x: Tensor) -> list[Tensor]:
+    y = run(x)
+    return [y.detach(), *torch.autograd.grad(y.square().sum(), [x, *net.parameters()])]
+
+
+@pytest.mark.parametrize(("field", "kernels"), [(SIREN, "sine"), (MAGNet, "filter"), (FourierFilter, "filter")])
+@pytest.mark.parametrize("dim", [1, 2])
+def test_kernel_networks_in_compiled_code(field: type, kernels: str, dim: int) -> None:
+    net = TwoKernels(size=5, dim=dim, field=field).to(DEVICE)
+    x = torch.randn(2, 2, *[5, 4][:dim], device=DEVICE, requires_grad=True)
+    compiled = torch.compile(net, backend="aot_eager", fullgraph=True)
+    found = []
+    with torch.backends.cudnn.flags(allow_tf32=False):
+        for run in (net, compiled):
+            with counted_launches() as names:
+                found.append(field_results(run, net, x))
+            if DEVICE == "cpu":
+                wanted = [f"{kernels}_grads_kernel", f"{kernels}_kernel"]
+                assert sorted(n for n in names if n.startswith(("sine", "filter"))) == wanted
+    torch.testing.assert_close(found[1], found[0], rtol=1e-4, atol=1e-5)
+
+
+def test_exported_kernel_networks_run_without_triton() -> None:
+    net = TwoKernels(size=5).to(DEVICE).eval()
+    x = torch.randn(2, 2, 5, device=DEVICE)
+    program = torch.export.export(net, (x,))
+    operators = {str(node.target) for node in program.graph.nodes}
+    assert not any("field_features" in name for name in operators)
+    torch.testing.assert_close(program.module()(x), net(x), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["channel", "self-attention"])

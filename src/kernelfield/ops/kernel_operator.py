@@ -60,15 +60,15 @@ def kernel_operator(
     results = ", ".join(["Tensor"] * (1 + saved))
     gradients = ", ".join(["Tensor"] * inputs)
 
-    def run(*given: Any) -> tuple[Tensor, ...]:
+    def run(*given: Any) -> Any:
         _check(name, given[0])
-        return tuple(contiguous_from_start(t) for t in forward(*given))
+        return _one_or_all([contiguous_from_start(t) for t in forward(*given)])
 
-    def run_grads(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
+    def run_grads(grad: Tensor, *given: Any) -> Any:
         _check(name, grad)
         count = len(given) - saved
         found = backward(grad.contiguous(), *given[:count], *given[count:])
-        return tuple(grad.new_empty(0) if t is None else contiguous_from_start(t) for t in found)
+        return _one_or_all([grad.new_empty(0) if t is None else contiguous_from_start(t) for t in found])
 
     results_op = torch.library.custom_op(
         f"kernelfield::{name}", run, mutates_args=(), schema=f"({arguments}) -> ({results})"
@@ -79,25 +79,31 @@ def kernel_operator(
         mutates_args=(),
         schema=f"(Tensor grad, {arguments}{kept}) -> ({gradients})",
     )
-    results_op.register_fake(lambda *given: tuple(shapes(*given)))
+    results_op.register_fake(lambda *given: _one_or_all(shapes(*given)))
 
     @grads_op.register_fake
-    def _(grad: Tensor, *given: Any) -> tuple[Tensor, ...]:
-        return tuple(grad.new_empty(0) if t is None else t.new_empty(t.shape) for t in given[:inputs])
+    def _(grad: Tensor, *given: Any) -> Any:
+        return _one_or_all([grad.new_empty(0) if t is None else t.new_empty(t.shape) for t in given[:inputs]])
 
-    def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        ctx.save_for_backward(*inputs[:tensors], *output[1:])
+    def save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs[:tensors], *(output[1:] if saved else ()))
         ctx.options = inputs[tensors:]
 
     def grads(ctx: Any, grad: Tensor, *_: Any) -> tuple[Tensor | None, ...]:
         given = ctx.saved_tensors
         found = grads_op(grad, *given[:tensors], *ctx.options, *given[tensors:])
+        found = (found,) if inputs == 1 else found
         absent = [None] * (tensors - inputs + len(ctx.options))
         own = [g if t is not None else None for g, t in zip(found, given[:inputs], strict=True)]
         return (*own, *absent)
 
     results_op.register_autograd(grads, setup_context=save)
-    return lambda *given: results_op(*given)[0]
+    return (lambda *given: results_op(*given)[0]) if saved else results_op
+
+
+def _one_or_all(tensors: Sequence[Tensor]) -> Any:
+    """Return what an operator returns for these results: a tensor, or a tuple of several."""
+    return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
 def _check(name: str, x: Tensor) -> None:

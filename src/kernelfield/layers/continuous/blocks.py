@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._checks import floats_per_axis
+from ..._checks import floats_per_axis, is_symbolic
 from ..._kinds import RATE, Choice, ListOf
 from ..._object_kinds import Instance, TensorOf
 from ...ops.fused import activate
@@ -282,9 +282,9 @@ def _sample_all(
     sampling: dict[str, Any],
 ) -> Iterable[Tensor | None]:
     """Return the kernels of all blocks' layers, sampled together where they lie on the same grid."""
-    if sampling.get("coords") is not None or torch.compiler.is_compiling():
-        return [None for convs in layers for _ in convs]
     lengths = tuple(x.shape[2:])
+    if sampling.get("coords") is not None or (torch.compiler.is_compiling() and is_symbolic(*lengths)):
+        return [None for convs in layers for _ in convs]
     if any(isinstance(conv, ContinuousConv) and conv.dim != len(lengths) for convs in layers for conv in convs):
         raise ValueError(f"x must have as many spatial axes as the convolutions of blocks, got {tuple(x.shape)}")
     step = sampling.get("step", 1.0)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._checks import floats_per_axis
+from ..._checks import floats_per_axis, is_symbolic
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
@@ -48,7 +48,7 @@ def sample_kernels(
 
     Returns:
         A kernel for each layer, or None for a layer that samples its own kernel: a layer that matches no other, is
-        frozen, or is traced by a compiler, which fuses operations itself.
+        frozen, or is traced for inputs of unknown length.
 
     >>> from kernelfield import CKConv
     >>> layers = [CKConv(2, 2, size=8) for _ in range(3)]
@@ -57,9 +57,9 @@ def sample_kernels(
     >>> all(torch.allclose(layer(x, kernel=k), layer(x), atol=1e-6) for layer, k in zip(layers, kernels))
     True
     """
-    if coords is not None or torch.compiler.is_compiling():
-        return [None] * len(layers)
     lengths = tuple(x.shape[2:])
+    if coords is not None or (torch.compiler.is_compiling() and is_symbolic(*lengths)):
+        return [None] * len(layers)
     if any(layer.dim != len(lengths) for layer in layers):
         raise ValueError(f"x must have as many spatial axes as layers, got {tuple(x.shape)}")
     return sample_requests([(layer, lengths, floats_per_axis("step", step, layer.dim), None) for layer in layers])

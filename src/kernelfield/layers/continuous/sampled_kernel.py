@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ... import grids
 from ..._arguments import checked
-from ..._checks import floats_per_axis, per_axis
+from ..._checks import floats_per_axis, is_symbolic, per_axis
 from ..._computed import ComputedBuffers, keep_values
 from ..._geometry import keep_geometry
 from ..._hooks import has_hooks
@@ -281,7 +281,7 @@ class SampledKernel(ComputedBuffers):
     ) -> Tensor:
         """Return the kernel (out, in / groups, *points) for inputs of these ``lengths``, or its first ``channels``."""
         grid = self.grid(lengths, steps)
-        if torch.compiler.is_compiling() or not measured:
+        if not measured or (torch.compiler.is_compiling() and is_symbolic(*grid.count)):
             coords = self.wide(grid).coords(dtype=self.reach.dtype, device=self.reach.device)
             return self.finish(self._arranged(self.values(coords, channels)), grid, measured)
         key = (self, grid, channels or self.in_channels)

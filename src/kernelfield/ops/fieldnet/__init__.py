@@ -13,6 +13,7 @@ support: other fields and dtypes, wide layers, traced code.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,7 @@ import torch
 from ..._hooks import has_hooks
 from ..backend import use_triton
 from ..graph_cache import graph_cache
+from ..kernel_operator import use_kernel_operator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +79,8 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
     >>> grid_points(KernelGrid.of((2,), (1.0,)), torch.float32, torch.device("cpu")).tolist()
     [[-0.5], [0.0], [0.5]]
     """
-    return (_cached_points if grid.points <= MOST_POINTS else _make_points)(grid, dtype, device)
+    cached = not torch.compiler.is_compiling() and grid.points <= MOST_POINTS
+    return (_cached_points if cached else _make_points)(grid, dtype, device)
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -90,14 +93,18 @@ _cached_points = graph_cache(64)(_make_points)
 
 def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> list[Architecture] | None:
     """Return the architectures of the fields if Triton kernels can compute their features on this grid, else None."""
-    if len(grid.count) > 3 or not use_triton(like, (torch.float32,)):
+    if len(grid.count) > 3 or like.dtype != torch.float32:
+        return None
+    # An exported program runs on machines without Triton too.
+    traced = use_kernel_operator(like) and not torch.compiler.is_exporting()
+    if not traced and not use_triton(like):
         return None
     found = []
     for field in fields:
         architecture = None if has_hooks(field) else field.architecture()
         if architecture is None or architecture.hidden > MAX_HIDDEN:
             return None
-        if architecture.layers * architecture.hidden * grid.points >= MAX_VALUES:
+        if architecture.layers * architecture.hidden * math.prod(grid.count) >= MAX_VALUES:
             return None
         if {p.dtype for p in architecture.parameters} != {torch.float32}:
             return None

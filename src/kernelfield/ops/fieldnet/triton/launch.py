@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from ....grids import KernelGrid
 from ...autograd import EagerFunction, grads_by_formula
+from ...kernel_operator import kernel_operator
 from ...launch_sizes import ceil_div, power_of_2
 from .kernels import filter_grads_kernel, filter_kernel, sine_grads_kernel, sine_kernel
 
@@ -16,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from ....fields.base import Architecture
-    from ....grids import KernelGrid
 
 __all__ = ["fused_features"]
 
@@ -129,4 +131,52 @@ def fused_features(architectures: Sequence[Architecture], grid: KernelGrid, form
         formula: the same function of the parameters of all networks in torch operations, for second derivatives.
     """
     parameters = [p for architecture in architectures for p in architecture.parameters]
+    if torch.compiler.is_compiling():
+        packed, a = torch.cat([p.reshape(-1) for p in parameters]), architectures[0]
+        layers = a.kind, a.hidden, a.layers, a.widths, float(a.omega)
+        steps = [float(step) for step in grid.step]
+        return _features_op(packed, *layers, len(architectures), grid.first, grid.count, steps, grid.size)
     return _Features.apply(architectures[0], len(architectures), grid, formula, *parameters)
+
+
+def _features_forward(packed: Tensor, *described: Any) -> list[Tensor]:
+    """Return the features, from the parameters of all networks in one tensor and a description of the call."""
+    return [_described(packed, *described).forward(packed)]
+
+
+def _features_grads(grad: Tensor, packed: Tensor, *described: Any) -> list[Tensor]:
+    return [_described(packed, *described).backward(grad, packed)]
+
+
+def _features_shape(packed: Tensor, kind: str, hidden: int, *rest: Any) -> list[Tensor]:  # noqa: ARG001
+    networks, count = rest[3], rest[5]
+    return [packed.new_empty((networks, hidden, math.prod(count)))]
+
+
+def _described(
+    packed: Tensor,
+    kind: str,
+    hidden: int,
+    layers: int,
+    widths: int,
+    omega: float,
+    networks: int,
+    first: Sequence[int],
+    count: Sequence[int],
+    step: Sequence[float],
+    size: Sequence[int],
+) -> _Call:
+    grid = KernelGrid(tuple(first), tuple(count), tuple(step), tuple(size))
+    return _call(kind, hidden, layers, widths, omega, networks, grid, packed.numel() // networks, packed.is_cuda)
+
+
+_features_op = kernel_operator(
+    "field_features",
+    "Tensor packed, str kind, int hidden, int layers, int widths, float omega, int networks, int[] first, int[] count, "
+    "float[] step, int[] size",
+    0,
+    1,
+    _features_forward,
+    _features_grads,
+    _features_shape,
+)
