@@ -79,8 +79,8 @@ def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> T
     >>> grid_points(KernelGrid.of((2,), (1.0,)), torch.float32, torch.device("cpu")).tolist()
     [[-0.5], [0.0], [0.5]]
     """
-    cached = not torch.compiler.is_compiling() and grid.points <= MOST_POINTS
-    return (_cached_points if cached else _make_points)(grid, dtype, device)
+    # Not grid.points, since a compiler cannot trace the lock of a cached property.
+    return (_cached_points if math.prod(grid.count) <= MOST_POINTS else _make_points)(grid, dtype, device)
 
 
 def _make_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -95,9 +95,7 @@ def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> l
     """Return the architectures of the fields if Triton kernels can compute their features on this grid, else None."""
     if len(grid.count) > 3 or like.dtype != torch.float32:
         return None
-    # An exported program runs on machines without Triton too.
-    traced = use_kernel_operator(like) and not torch.compiler.is_exporting()
-    if not traced and not use_triton(like):
+    if not (_use_operator(like) if torch.compiler.is_compiling() else use_triton(like)):
         return None
     found = []
     for field in fields:
@@ -110,6 +108,11 @@ def _architectures(fields: Sequence[Field], grid: KernelGrid, like: Tensor) -> l
             return None
         found.append(architecture)
     return found
+
+
+def _use_operator(like: Tensor) -> bool:
+    """Return whether traced code calls a custom operator; an exported program runs on machines without Triton too."""
+    return use_kernel_operator(like) and not torch.compiler.is_exporting()
 
 
 def _fused_features(fields: Sequence[Field], architectures: Sequence[Architecture], grid: KernelGrid) -> Tensor:
