@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch.nn import functional as F
 
+from ..._checks import is_symbolic
 from ..graph_cache import graph_cache
 
 if TYPE_CHECKING:
@@ -74,7 +75,12 @@ def windows(x: Tensor, points: Sequence[int], padding: Sequence[int], dilation: 
     if any(padding):
         x = F.pad(x, [n for n in reversed(tuple(padding)) for _ in range(2)])
     for axis, count in enumerate(points, start=first):
-        x = x.unfold(axis, dilation * (count - 1) + 1, 1)[..., ::dilation]
+        span, length = dilation * (count - 1) + 1, x.shape[axis]
+        if not is_symbolic(length) and length == span:
+            # One position. Compiled by torch 2.13 for a CPU, the backward pass of unfold would be wrong or crash.
+            x = x.unsqueeze(-1).transpose(axis, -1)[..., ::dilation]
+        else:
+            x = x.unfold(axis, span, 1)[..., ::dilation]
     return x
 
 
