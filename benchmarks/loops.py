@@ -3,7 +3,7 @@
     python benchmarks/loops.py --out benchmarks/results/loops-h200.json          # continues the file
     python benchmarks/loops.py --kinds guide --ways eager,captured --budget 2
     python benchmarks/loops.py --only ccnn --limit 300 --out …                   # at most 300 s, rows with "ccnn"
-    python benchmarks/loops.py --ways compiled --part 0/4 --budget 0.01          # a quarter, to fill compilers' caches
+    python benchmarks/loops.py --ways compiled --rows 0:40:4 --budget 0.01      # some, to fill compilers' caches
     python benchmarks/loops.py --from-json --out … --markdown docs/benchmarks/training-steps.md
 
 There is a row for each network of the guide to speed, for layers, and for every registered network with the batch and
@@ -108,8 +108,7 @@ def planned(options: argparse.Namespace, rows: list[dict[str, Any]]) -> Iterator
         (row["network"], row["way"]) for row in rows if "peak_bytes" in row
     }  # neither failed nor written by an older script
     for kind in options.kinds:
-        first, count = options.part
-        found = cases((kind,), options.only)[first::count]
+        found = cases((kind,), options.only)[options.rows]
         for some in (WAYS[:2], WAYS[2:]):
             for case in found:
                 for way in some:
@@ -165,7 +164,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--kinds", default=",".join(KINDS), help="of rows: guide, layers, networks")
     parser.add_argument("--only", default="", help="part of a row's name")
-    parser.add_argument("--part", default="0/1", metavar="I/N", help="every N-th row of each kind, from the I-th")
+    parser.add_argument("--rows", default=":", metavar="A:B:C", help="rows of each kind, as a slice of Python")
     parser.add_argument("--ways", default=",".join(WAYS))
     parser.add_argument("--budget", type=float, default=1.0, help="seconds to time each entry")
     parser.add_argument("--limit", type=float, default=85.0, help="seconds after which the process ends")
@@ -177,7 +176,7 @@ def main() -> None:
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
     options = parser.parse_args()
     options.kinds, options.ways = (tuple(text.split(",")) for text in (options.kinds, options.ways))
-    options.part = tuple(int(n) for n in options.part.split("/"))
+    options.rows = slice(*(int(n) if n else None for n in options.rows.split(":")))
     for name, known in (("kinds", KINDS), ("ways", WAYS)):
         if unknown := set(getattr(options, name)) - set(known):
             parser.error(f"--{name} must be among {', '.join(known)}, got {', '.join(sorted(unknown))}")
