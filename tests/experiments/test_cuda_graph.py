@@ -55,7 +55,9 @@ def test_steps_are_replayed() -> None:
     assert loop.captured._graphs
 
 
-@pytest.mark.parametrize(("name", "replayed"), [("partial_gcnn_se2", True), ("partial_gcnn_mirror", False)])
+@pytest.mark.parametrize(
+    ("name", "replayed"), [("partial_gcnn_se2", True), ("augerino_se2", True), ("partial_gcnn_mirror", False)]
+)
 def test_learned_subsets_are_captured_where_their_size_is_fixed(name: str, replayed: bool) -> None:
     """A subset of a continuous group keeps its size within an epoch; that of a discrete group is drawn at each step."""
     recipe, data = small_recipe("training.epochs=3", "shape.out_channels=10", "optimizer.subset_lr=10.0"), digits(16)

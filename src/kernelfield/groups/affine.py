@@ -10,6 +10,7 @@ from torch import Tensor
 from .._arguments import checked
 from .._kinds import Int, Number
 from .base import Group
+from .grid import may_check
 from .o2 import O2
 from .scale import Scale
 from .so2 import SO2
@@ -67,7 +68,9 @@ class Affine(Group):
     def log(self, a: Tensor) -> Tensor:
         x, h = self.split(a)
         u = self.group.log(h)
-        return self._pair(torch.linalg.solve(self._jacobian(u), x.unsqueeze(-1)).squeeze(-1), u)
+        jacobian = self._jacobian(u)
+        solved = torch.linalg.solve_ex(jacobian, x.unsqueeze(-1), check_errors=may_check(jacobian)).result
+        return self._pair(solved.squeeze(-1), u)
 
     def chart(self, a: Tensor) -> Tensor:
         x, h = self.split(a)

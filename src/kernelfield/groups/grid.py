@@ -101,10 +101,23 @@ def warp(signal: Tensor, matrices: Tensor, shift: Tensor | None = None) -> Tenso
     return _warp(signal, matrices, shift)
 
 
+def may_check(matrices: Tensor) -> bool:
+    """Return whether torch may check that matrices are regular, for which it waits for their device.
+
+    A CUDA graph must not wait. Compiled code becomes one under ``mode="reduce-overhead"``.
+
+    >>> may_check(torch.eye(2))
+    True
+    """
+    if not matrices.is_cuda:
+        return True
+    return not torch.compiler.is_compiling() and not torch.cuda.is_current_stream_capturing()
+
+
 def _warp(signal: Tensor, matrices: Tensor, shift: Tensor | None) -> Tensor:
     n, dim = matrices.shape[0], matrices.shape[-1]
     space = signal.shape[-dim:]
-    inverse = torch.linalg.inv(matrices)
+    inverse = torch.linalg.inv_ex(matrices, check_errors=may_check(matrices)).inverse
     axes = [torch.arange(k, dtype=inverse.dtype, device=inverse.device) - (k - 1) / 2 for k in space]
     points = torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).flatten(0, -2)
     if shift is not None:
