@@ -12,7 +12,6 @@ or the mean square of outputs that are not classes. ``compiled`` is the step of 
 ``torch.compile(mode="reduce-overhead")``. On a GPU ten steps follow each other before the host waits, as in a loop that
 reads its loss now and then.
 
-- ``first call`` is the time of the first compiled step, with its compilation, relative to the first eager step.
 - ``MiB`` is the peak memory of tensors above the level before the network was made.
 - ``launches`` are calls of the CUDA driver that start work on the device in one step, ``Python calls`` are calls of
   Python functions in the thread of the loop.
@@ -143,8 +142,6 @@ def make_table(rows: list[dict[str, Any]]) -> str:
         of = [found.get((name, way), {}) for way in WAYS]
         cells = [name, str(next(row["batch"] for row in of if row))]
         cells += [number(row.get("milliseconds")) + ("*" if row.get("refusal") else "") for row in of]
-        times = [row.get("first_call_seconds") for row in of]
-        cells.append(MISSING if times[0] is None or times[2] is None else f"{times[2] / times[0]:.1f}")
         cells += [mebibytes(row.get("peak_bytes")) for row in of]
         for key in ("launches", "python_calls"):
             cells += [MISSING if row.get(key) is None else f"{row[key]:,}" for row in of[:2]]
@@ -153,7 +150,6 @@ def make_table(rows: list[dict[str, Any]]) -> str:
         "training step",
         "batch",
         *(f"{way}, ms" for way in WAYS),
-        "first call ×",
         *(f"{way}, MiB" for way in WAYS),
     ]
     header += [f"{what}, {way}" for what in ("launches", "Python calls") for way in WAYS[:2]]

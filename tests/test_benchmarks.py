@@ -95,7 +95,7 @@ def test_loops_measure_what_the_file_does_not_have(run, monkeypatch, tmp_path):
         measured.append((case.name, way))
         if case.name == "p4-CNN" and way == "captured":
             raise RuntimeError("no graph today")
-        return {"milliseconds": 3.25, "first_call_seconds": 2.0 if way == "compiled" else 0.5, "peak_bytes": 1 << 20}
+        return {"milliseconds": 3.25, "peak_bytes": 1 << 20}
 
     monkeypatch.setattr(script, "measure", measure)
     arguments = ("--kinds", "guide", "--limit", "1e6", "--out", str(path))
@@ -109,7 +109,30 @@ def test_loops_measure_what_the_file_does_not_have(run, monkeypatch, tmp_path):
     assert compiled == [(n, "compiled") for n in ("p4-CNN", "attentive p4-CNN")]
     assert len(json.loads(path.read_text())["rows"]) == 6
     row = next(line for line in printed.out.splitlines() if line.startswith("| attentive"))
-    assert [cell.strip() for cell in row.split("|")[3:10]] == ["3.25", "3.25", "3.25", "4.0", "1.00", "1.00", "1.00"]
+    assert [cell.strip() for cell in row.split("|")[3:9]] == ["3.25", "3.25", "3.25", "1.00", "1.00", "1.00"]
+    measured.clear()
+    run("loops", "--kinds", "guide", "--limit", "1e6", "--rows", "1:4:2", "--ways", "eager")
+    assert measured == [("FlexTCN-2", "eager"), ("p4-CNN", "eager")]
+
+
+def test_first_calls_measure_each_entry_in_a_process_of_its_own(run, tmp_path):
+    path = tmp_path / "first.json"
+    printed = run("first_calls", "--only", "FlexTCN", "--limit", "0", "--out", str(path))
+    rows = json.loads(path.read_text())["rows"]
+    assert rows == [{"network": "FlexTCN-2", "way": way} for way in ("eager", "compiled", "plain")]
+    assert "| FlexTCN-2" in printed.out
+    script = importlib.import_module("first_calls")
+    rows = [
+        {"network": "a", "way": way, "seconds": s} for way, s in (("eager", 1.0), ("compiled", 3.0), ("plain", 2.0))
+    ]
+    assert script.make_table(rows).splitlines()[-1].split("|")[5].strip() == "1.50"
+
+
+@pytest.mark.slow
+def test_first_calls_run_a_network(run, tmp_path):
+    path = tmp_path / "first.json"
+    run("first_calls", "--only", "FlexTCN", "--batch", "2", "--device", "cpu", "--out", str(path))
+    assert all(row["seconds"] > 0 for row in json.loads(path.read_text())["rows"])
 
 
 def test_loops_stop_at_their_limit_and_refuse_other_devices(run, monkeypatch, tmp_path):
