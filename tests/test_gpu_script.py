@@ -105,6 +105,14 @@ def test_recorded_files_have_times(gpu: ModuleType, name: str) -> None:
     assert compared >= len(report["rows"])
 
 
+def test_eager_times_beside_those_of_a_graph_are_not_compared(gpu: ModuleType) -> None:
+    old, new = (
+        {"rows": [{"name": "a", "ms": {"auto": eager, "auto graphed": graphed}}]}
+        for eager, graphed in ((1, 1), (2, 1.1))
+    )
+    assert gpu.compare(new, old) == (["  a, auto graphed: 1.1 instead of 1, +10.0 %"], 1)
+
+
 def test_stages_name_scripts_that_exist(gpu: ModuleType) -> None:
     for quick in (False, True):
         for stage in gpu.LIMITS:
