@@ -153,21 +153,11 @@ def _features_shape(packed: Tensor, kind: str, hidden: int, *rest: Any) -> list[
     return [packed.new_empty((networks, hidden, math.prod(count)))]
 
 
-def _described(
-    packed: Tensor,
-    kind: str,
-    hidden: int,
-    layers: int,
-    widths: int,
-    omega: float,
-    networks: int,
-    first: Sequence[int],
-    count: Sequence[int],
-    step: Sequence[float],
-    size: Sequence[int],
-) -> _Call:
-    grid = KernelGrid(tuple(first), tuple(count), tuple(step), tuple(size))
-    return _call(kind, hidden, layers, widths, omega, networks, grid, packed.numel() // networks, packed.is_cuda)
+def _described(packed: Tensor, *described: Any) -> _Call:
+    """Return the call for the operator's arguments: layers, number of networks, and the four tuples of a grid."""
+    *layers, networks = described[:-4]
+    grid = KernelGrid(*map(tuple, described[-4:]))
+    return _call(*layers, networks, grid, packed.numel() // networks, packed.is_cuda)
 
 
 _features_op = kernel_operator(
