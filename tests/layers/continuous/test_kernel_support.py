@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import copy
 from typing import TYPE_CHECKING, Any
+from unittest import mock
 
 import pytest
 import torch
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.func import functional_call, grad, stack_module_state
 from torch.nn.utils import vector_to_parameters
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -292,7 +294,7 @@ def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow
     torch.manual_seed(0)
     net = torch.nn.Sequential(FlexConv(1, 2, size=64, sigma=0.05), FlexConv(2, 1, size=64, sigma=0.08))
     torch.compiler.reset()
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("aot_eager")
     compiled = torch.compile(net, backend=counter, fullgraph=True)
     x = torch.randn(2, 1, 64)
     sizes = set()
@@ -307,3 +309,39 @@ def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow
         sizes.add(net[0].kernel_support.steps)
     torch.compiler.reset()
     assert counter.frame_count <= 6 < len(sizes)
+
+
+def test_evaluations_between_steps_rarely_compile_again() -> None:
+    torch.compiler.reset()
+    layer = FlexConv(1, 1, size=64, sigma=0.05).eval()
+    counter = CompileCounterWithBackend("eager")
+    compiled = torch.compile(layer, backend=counter, fullgraph=True)
+    x, exact = torch.randn(1, 1, 64), set()
+    for sigma in (0.1, 0.12, 0.14, 0.16, 0.18, 0.2, 0.22):
+        set_sigma([layer], [sigma])
+        torch.testing.assert_close(compiled(x), layer(x), rtol=1e-4, atol=1e-5)
+        exact.add(layer.kernel_support.steps)
+    torch.compiler.reset()
+    assert counter.frame_count <= 3 < len(exact)
+
+
+def test_traced_predictions_of_loaded_networks_are_cropped_to_their_masks() -> None:
+    layer = FlexConv(1, 1, size=64, sigma=0.1).eval()
+    support = layer.kernel_support
+    assert support.steps < support.compiled_steps
+
+    def traced_points(**how: bool) -> tuple[int, ...]:
+        modes = {"is_compiling": True, "is_exporting": False, **how}
+        with mock.patch.multiple(
+            "torch.compiler", **{name: lambda value=value: value for name, value in modes.items()}
+        ):
+            return layer.grid((64,), (1.0,)).count
+
+    exact, shared = ((2 * n[0] - 1,) for n in (support.steps, support.compiled_steps))
+    assert traced_points() == exact
+    layer.train()
+    assert traced_points() == shared
+    assert traced_points(is_exporting=True) == exact
+    layer.eval()
+    set_sigma([layer], [0.1])
+    assert traced_points() == shared

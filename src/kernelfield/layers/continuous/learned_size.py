@@ -15,6 +15,7 @@ host behind the step's own work and uses it two steps later, with a margin becau
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -58,9 +59,11 @@ class LearnedSize:
         self.masks = tuple(masks)
         #: state of the masks when they were last read
         self._read_at: State | None = None
-        #: share of the full size that compiled training steps need, and the largest one of all sizes read together;
+        #: share of the full size that compiled code needs in training, and the largest one of all sizes read together;
         #: 0 if the masks do not matter to them
         self.share = self.common_share = 0.0
+        #: whether an optimiser has moved the masks in this process
+        self.is_trained = False
         #: whether the sizes belong to this state and the state holds values, so that an equal state needs no new read
         self._is_exact = False
         if type(self).clamp_ is not LearnedSize.clamp_:
@@ -130,8 +133,8 @@ class LearnedSize:
 
 
 @torch.no_grad()
-def read_sizes(sizes: Iterable[LearnedSize]) -> None:
-    """Read the masks of ``sizes``, waiting once for each device."""
+def read_sizes(sizes: Iterable[LearnedSize], after_step: bool = False) -> None:
+    """Read the masks of ``sizes``, waiting once for each device; ``after_step`` if an optimiser has moved them."""
     by_device: dict[Any, list[tuple[LearnedSize, Sequence[Tensor]]]] = {}
     sizes = list(sizes)
     for size in sizes:
@@ -148,6 +151,7 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
         size._is_exact = size._read_at is not None and has_values(size._read_at)  # noqa: SLF001
         share = max(share, size.share)
     for size in sizes:
+        size.is_trained = size.is_trained or after_step
         if size.common_share != share:
             size.use_share(share)
 
@@ -243,4 +247,4 @@ def _clamp(sizes: Iterable[LearnedSize]) -> None:
 
 # Masks are clamped before they are read, and also while hooks are paused, because clamping never waits for the device.
 _clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
-_sizes = on_optimizer_step(_parameters, read_sizes, also=lambda size: size.stale)
+_sizes = on_optimizer_step(_parameters, partial(read_sizes, after_step=True), also=lambda size: size.stale)

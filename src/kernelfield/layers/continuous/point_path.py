@@ -160,7 +160,8 @@ def _support(
     if not compiling:
         layer.kernel_support.refresh()
     support = layer.kernel_support
-    steps = support.compiled_steps if compiling and layer.training else support.steps
+    shared = compiling and (layer.training or support.is_trained) and not torch.compiler.is_exporting()
+    steps = support.compiled_steps if shared else support.steps
     if steps == layer.size:
         return layer.reach, values, full
     # Multiplying by a Python number avoids a copy of a new tensor to the device.

@@ -242,7 +242,8 @@ class SampledKernel(ComputedBuffers):
             if not compiling:
                 self.kernel_support.refresh()
             support = self.kernel_support
-            reach = support.compiled_steps if compiling and self.training else support.steps
+            shared = compiling and (self.training or support.is_trained) and not torch.compiler.is_exporting()
+            reach = support.compiled_steps if shared else support.steps
             if self.smooth and min(steps) < 1:  # blurred by up to 1.5 training steps beyond the mask
                 reach = tuple(min(n + 2, size) for n, size in zip(reach, self.size, strict=True))
         make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
