@@ -95,8 +95,7 @@ def fit(
         on_progress: called regularly with a :class:`Progress`.
         should_stop: called after every step; see :class:`~.loop.Loop`.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
-    recipe = with_settings(recipe, settings or [])
+    recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     fabric = make_fabric() if fabric is None else fabric
     target = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
     # Processes that start one after the other must agree on the new folder.
@@ -109,6 +108,7 @@ def fit(
     where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
         if run.finished and not run.extended_by(recipe):
+            _check_finished(run, data, on_message if leads else None)
             if leads and report:
                 complete_run(run, lambda: data or recipe_data(recipe, **where), lock)
             return run
@@ -161,6 +161,14 @@ def fit(
             _end(run, loop, loggers)
         fabric.barrier()
     return run
+
+
+def _check_finished(run: Run, data: Data | None, on_message: Callable[[str], None] | None) -> None:
+    """Raise a ValueError if a finished run is on other data than the given ones; otherwise say that it is finished."""
+    if data is not None:
+        check_same_data(run, data, "choose another folder")
+    if on_message is not None:
+        on_message(f"{run.folder} holds the finished run of this recipe; nothing is trained")
 
 
 def _prepare(run: Run, device: torch.device, lock: FolderLock | None) -> None:
