@@ -21,6 +21,7 @@ from kernelfield.experiments.fitting import fit
 from kernelfield.experiments.loop import TrainingInterrupted
 from kernelfield.experiments.run import Run
 from kernelfield.experiments.seeds import fit_seeds
+from kernelfield.experiments.shares import read_shares, train_on_shares
 from kernelfield.experiments.start_from import find_start
 from tests.experiments.helpers import small_data, small_recipe
 
@@ -133,6 +134,24 @@ def test_seeds_of_another_recipe_are_not_replaced(trained: Path, tmp_path: Path)
     other = small_recipe("training.epochs=1", "training.seed=3", "optimizer.lr=0.5")
     with pytest.raises(ValueError, match="seed-0 holds a run of another recipe"):
         fit_seeds(other, tmp_path, seeds=1, data=small_data(), report=False)
+
+
+def test_a_card_leaves_out_shares_of_a_shorter_training(trained: Path, tmp_path: Path) -> None:
+    run = Run(Path(shutil.copytree(trained, tmp_path / "run")))
+    train_on_shares(run.folder, (0.5,), data=small_data())
+    assert [point["share"] for point in read_shares(run)] == [0.5, 1.0]
+    fit(small_recipe("training.epochs=3"), run.folder, data=small_data(), report=False)
+    with pytest.warns(UserWarning, match=r"share-0\.5 was trained for another number of steps"):
+        assert [point["share"] for point in read_shares(run)] == [1.0]
+
+
+def test_classes_without_samples_are_announced(tmp_path: Path) -> None:
+    data = small_data()
+    data = replace(data, test=data.test.take((data.test.target > 0).nonzero()[:, 0]))
+    messages: list[str] = []
+    options = {"data": data, "report": False, "on_message": messages.append}
+    fit(small_recipe("training.epochs=1"), tmp_path / "run", **options)
+    assert "1 of 3 classes has no test sample: one" in messages
 
 
 def test_epochs_with_a_score_are_not_announced(tmp_path: Path) -> None:

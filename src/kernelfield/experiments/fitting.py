@@ -17,7 +17,7 @@ from ..data.labelled import CUSTOM_LOADERS
 from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
-from .data_summary import data_kind, pixel_line, repeated_samples, split_sizes
+from .data_summary import data_kind, missing_classes, pixel_line, repeated_samples, split_sizes
 from .datasets import recipe_data
 from .effects import check_effects
 from .finish import count_parameters, finish, score_last_epoch, write_rows
@@ -221,6 +221,7 @@ def _begin(
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
+    lines = [*missing_classes(data), *lines]
     for line in [pixel_line(data), *lines] if data.levels else lines:
         run.log(line)
         if on_message is not None:
