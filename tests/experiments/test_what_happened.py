@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 
@@ -143,6 +144,15 @@ def test_a_card_leaves_out_shares_of_a_shorter_training(trained: Path, tmp_path:
     fit(small_recipe("training.epochs=3"), run.folder, data=small_data(), report=False)
     with pytest.warns(UserWarning, match=r"share-0\.5 was trained for another number of steps"):
         assert [point["share"] for point in read_shares(run)] == [1.0]
+
+
+@pytest.mark.parametrize("name", ["none.npy", "none.npz"])
+def test_a_file_without_samples_has_no_prediction(trained: Path, tmp_path: Path, name: str) -> None:
+    empty = np.zeros((0, 1, 16), np.float32)
+    np.save(tmp_path / "none.npy", empty)
+    np.savez(tmp_path / "none.npz", inputs=empty)
+    with pytest.raises(ValueError, match=rf"file must hold at least one sample, found none in {name}"):
+        load_run(trained).predict(tmp_path / name, raw=True)
 
 
 def test_classes_without_samples_are_announced(tmp_path: Path) -> None:
