@@ -74,9 +74,10 @@ def fit(
     """Train the network of a recipe, test it, and return the run.
 
     An interrupted run continues from its last checkpoint; on a CPU it ends with the same weights as without the
-    interruption. A finished run is returned unchanged, except that missing reports and pictures are rewritten. If the
-    recipe now has more epochs, the run continues with the schedule of the longer training. ``fit.steps(…)`` is the same
-    training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
+    interruption. A finished run is returned unchanged, except that missing reports and pictures are rewritten; if
+    ``data`` differ from those of the run, that is an error. If the recipe now has more epochs, the run continues with
+    the schedule of the longer training; a run that had stopped early does not, which is an error. ``fit.steps(…)`` is
+    the same training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
