@@ -222,7 +222,7 @@ def _begin(
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
-    lines = [*missing_classes(data), *lines]
+    lines = [*lines, *missing_classes(data)]
     for line in [pixel_line(data), *lines] if data.levels else lines:
         run.log(line)
         if on_message is not None:
