@@ -153,3 +153,30 @@ def test_channels_tell_which_values_of_irregular_series_were_observed() -> None:
     for channel in range(2):
         seen = inputs[:, channel][inputs[:, 2 + channel] == 1]
         assert (float(seen.mean()), float(seen.std(correction=0))) == pytest.approx((0, 1), abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start_from": "ccnn_4_140.digits", "options": {"readout": "last"}}, "options must be None with start_from"),
+        ({"start_from": "ccnn_4_140.digits", "dropout": 0.5}, "dropout must be left at its default with start_from"),
+        ({"model": "resnet20", "dropout": 0.5}, "dropout must be left at its default for model='resnet20'"),
+    ],
+)
+def test_arguments_that_a_network_does_not_take_are_refused(arguments: dict[str, Any], message: str) -> None:
+    x = np.random.default_rng(0).normal(size=(8, 1, 8, 8) if "model" in arguments else (8, 1, 64))
+    x = np.repeat(x, 3, axis=1) if "model" in arguments else x
+    with pytest.raises(ValueError, match=message):
+        CCNNClassifier(**arguments, epochs=1, random_kernels=0, device="cpu").fit(x, np.arange(8) % 2)
+
+
+def test_random_kernels_for_series_with_times_are_refused() -> None:
+    x = [(np.arange(6.0) + 0.1 * i, np.full(6, float(i))) for i in range(8)]
+    with pytest.raises(ValueError, match=r"random_kernels must be None or 0 for series with times, got 50"):
+        CCNNClassifier(**{**SMALL, "random_kernels": 50}, epochs=1).fit(x, np.arange(8) % 2)
+
+
+def test_patience_without_validation_samples_is_refused_in_a_single_pass() -> None:
+    x, y = np.random.default_rng(0).normal(size=(8, 1, 8)), np.arange(8) % 2
+    with pytest.raises(ValueError, match=r"patience must be None for partial_fit, got 2"):
+        CCNNClassifier(**SMALL, patience=2).partial_fit(x, y, classes=[0, 1])

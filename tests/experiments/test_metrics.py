@@ -181,3 +181,13 @@ def test_a_large_vocabulary_has_no_confusion_matrix() -> None:
 def test_label_smoothing_needs_classes() -> None:
     with pytest.raises(ValueError, match="label_smoothing"):
         Task(torch.nn.Identity(), "regression", out_channels=1, label_smoothing=0.1)
+
+
+def test_samples_without_targets_are_not_perfect() -> None:
+    """A sample whose positions are all unobserved has no error to average."""
+    meter = Meter("dense-regression", 1)
+    mask = torch.tensor([[True] * 4, [False] * 4])
+    meter.update(torch.full((2, 1, 4), 0.5), Batch(torch.zeros(2, 1, 4), torch.ones(2, 1, 4), mask=mask))
+    found = meter.compute()
+    assert (found["mse"], found["l2"]) == (0.25, 0.5)
+    assert found["psnr"] == pytest.approx(-10 * math.log10(0.25))

@@ -70,12 +70,18 @@ def test_other_characters_are_embedded_afresh(tmp_path: Path) -> None:
 
 
 def test_trainings_of_other_data_are_no_part_of_a_run(tmp_path: Path) -> None:
-    """Neither shares of other data for the card of a run, nor, without a warning, other seeds."""
+    """Neither shares of other data for the card of a run, nor other seeds."""
     path, out = write(tmp_path / "a.npz", ("cat", "dog")), tmp_path / "run"
     call("train", path, *TINY, "--seeds", 2, "--out", out)
     shutil.rmtree(out / "seed-1")
     stored = dict(np.load(path))
     np.savez(path, **{**stored, "inputs": np.roll(stored["inputs"], 2, axis=0)})  # by the same number of each class
     assert "have changed" in call("card", out / "seed-0", "--shares", 0.5, "--seconds", 0.02, code=WRONG)
+    assert "have changed" in call("train", path, *TINY, "--seeds", 2, "--out", out, code=WRONG)
+    (out / "result.json").unlink()
+    (out / "seed-0").rename(tmp_path / "seed-0")
+    call("train", path, *TINY, "--seeds", 2, "--out", out)
+    shutil.rmtree(out / "seed-0")
+    (tmp_path / "seed-0").rename(out / "seed-0")
     with pytest.warns(UserWarning, match="seed-0 and seed-1 have different samples"):
-        call("train", path, *TINY, "--seeds", 2, "--out", out)
+        call("compare", out / "seed-0", out / "seed-1", "--out", tmp_path / "page.html")

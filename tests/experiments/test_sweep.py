@@ -282,6 +282,36 @@ def test_seeds_may_lack_a_test_or_a_score() -> None:
         assert math.isnan(found["deviation"]["test"]["auc"])
 
 
+def test_numbers_of_several_seeds_are_not_those_of_the_first() -> None:
+    """The errors of each value, the constant prediction of each fold, skipped tests, memory and architectures."""
+    done: dict[str, Any] = {"status": "done", "seconds": 1.0, "metrics": {}}
+    first = {
+        **done,
+        "outputs": [{"mse": 1.0}, {"mse": 10.0}],
+        "constant": {"mse": 4.0, "outputs": [{"mse": 2.0}, {"mse": None}]},
+        "architecture": ["depth 3"],
+        "peak_bytes": 10,
+        "notes": "of ours; complexity 0.90",
+    }
+    second = {
+        **done,
+        "outputs": [{"mse": 3.0}, {"mse": 30.0}],
+        "constant": {"mse": 6.0, "outputs": [{"mse": 4.0}, {"mse": 1.0}]},
+        "architecture": ["depth 5"],
+        "peak_bytes": 20,
+        "notes": "of ours; complexity 0.80",
+        "skipped": {"step 2.0": "too short"},
+    }
+    found = combine_results({0: first, 1: second}, "folds")
+    assert found["outputs"] == [{"mse": 2.0}, {"mse": 20.0}]
+    assert (found["constant"]["mse"], found["constant"]["outputs"][0]) == (5.0, {"mse": 3.0})
+    assert math.isnan(found["constant"]["outputs"][1]["mse"])
+    assert "architecture" not in found
+    assert [each["architecture"] for each in found["folds"].values()] == [["depth 3"], ["depth 5"]]
+    assert (found["peak_bytes"], found["skipped"]) == (20, {"step 2.0": "too short"})
+    assert found["notes"] == "of ours; complexity 0.90; complexity 0.80"
+
+
 def test_seeds_that_stop_early_have_a_mean_length() -> None:
     runs = [{"status": "done", "seconds": 1.0, "metrics": {}, "epochs": n, "steps": 10 * n} for n in (12, 30, 20)]
     found = combine_results(dict(enumerate(runs)), "seeds")

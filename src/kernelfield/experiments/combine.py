@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["combine_results", "pool_progress"]
 
 #: entries of a result that are kept for each run
-_EACH = ("metrics", "chosen", "best", "last", "best_step", "epochs", "seconds", "seconds_per_epoch")
+_EACH = (
+    *("metrics", "outputs", "constant", "skipped", "architecture"),
+    *("chosen", "best", "last", "best_step", "epochs", "seconds", "seconds_per_epoch"),
+)
 
 
 def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, Any]:
     """Return the mean of several results as one result, with their standard deviation and the numbers of each.
 
-    Numbers of epochs and steps are means too. ``deviation`` is the sample standard deviation over seeds, and the
-    population standard deviation over folds or photographs, which are complete sets. If a run failed, its result is
-    returned.
+    Numbers of epochs and steps, the errors of each predicted value and the scores of a constant prediction are means
+    too. ``deviation`` is the sample standard deviation over seeds, and the population standard deviation over folds or
+    photographs, which are complete sets. ``skipped`` holds each test that a run has skipped. If a run failed, its
+    result is returned.
 
     Args:
         each: results of finished runs, by seed, fold or photograph.
@@ -43,7 +47,7 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
         _deviation, statistics.stdev if kind == "seeds" and len(results) > 1 else statistics.pstdev
     )
     combined = {
-        **results[0],
+        **{name: value for name, value in results[0].items() if name != "architecture"},  # each run has its own
         "metrics": _over([r["metrics"] for r in results], statistics.fmean),
         "deviation": _over([r["metrics"] for r in results], spread),
         "seconds": round(sum(r["seconds"] for r in results), 2),
@@ -56,6 +60,17 @@ def combine_results(each: Mapping[int, dict[str, Any]], kind: str) -> dict[str, 
     for name in ("chosen", "best", "last"):
         if all(name in r for r in results):
             combined[name] = _over([{k: v for k, v in r[name].items() if k != "epoch"} for r in results])
+    for name in ("outputs", "constant"):
+        if all(name in r for r in results):
+            combined[name] = _mean([r[name] for r in results])
+    skipped = {name: reason for r in reversed(results) for name, reason in r.get("skipped", {}).items()}
+    if skipped:
+        combined["skipped"] = skipped
+    if all("peak_bytes" in r for r in results):
+        combined["peak_bytes"] = max(r["peak_bytes"] for r in results)
+    notes = [part for r in results for part in r.get("notes", "").split("; ") if part]
+    if notes:
+        combined["notes"] = "; ".join(dict.fromkeys(notes))
     if kind == "seeds":
         combined["seed"] = list(each)
     return combined
@@ -72,6 +87,16 @@ def _over(
         keys = [key for key in values if all(key in table[name] for table in tables)]
         found[name] = {key: summary([_number(table[name][key]) for table in tables]) for key in keys}
     return found
+
+
+def _mean(values: list[Any]) -> Any:
+    """Return the means of nested mappings and lists of numbers, without the keys that one of them lacks."""
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _mean([v[key] for v in values]) for key in first if all(key in v for v in values)}
+    if isinstance(first, list):
+        return [_mean(list(parts)) for parts in zip(*values, strict=True)]
+    return statistics.fmean(map(_number, values))
 
 
 def _deviation(of: Callable[[list[float]], float], values: list[float]) -> float:

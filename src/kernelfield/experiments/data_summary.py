@@ -10,7 +10,7 @@ from .._arguments import checked
 if TYPE_CHECKING:
     from ..data.base import Data, Split
 
-__all__ = ["data_kind", "pixel_line", "repeated_samples", "split_sizes"]
+__all__ = ["data_kind", "missing_classes", "pixel_line", "repeated_samples", "split_sizes"]
 
 #: largest number of class names to list
 MOST_NAMES = 12
@@ -52,6 +52,31 @@ def data_kind(data: Data) -> str:
     if data.train.coords is not None:
         where = "at irregular times" if data.dim == 1 else f"at points in {data.dim} dimensions"
     return f"{data.task}, {out}; {channels} {where}"
+
+
+@checked()
+def missing_classes(data: Data) -> list[str]:
+    """Return a line about classes without a training, validation or test sample, for each such split.
+
+    Scores do not count them, and the area under the ROC curve of two classes needs both.
+
+    >>> from dataclasses import replace
+    >>> from kernelfield.data import load
+    >>> data = load("digits")
+    >>> missing_classes(data), missing_classes(replace(data, test=data.test.take(data.test.target < 8)))
+    ([], ['2 of 10 classes have no test sample: 8, 9'])
+    """
+    if data.task != "classification":
+        return []
+    lines = []
+    for name, split in (("training", data.train), ("validation", data.validation), ("test", data.test)):
+        seen = set() if split is None else set(split.target.unique().tolist())
+        missing = [label for i, label in enumerate(data.classes) if i not in seen]
+        if missing and split is not None:
+            listed = ", ".join(missing[:MOST_NAMES]) + (", …" if len(missing) > MOST_NAMES else "")
+            have = "have" if len(missing) > 1 else "has"
+            lines.append(f"{len(missing)} of {len(data.classes)} classes {have} no {name} sample: {listed}")
+    return lines
 
 
 @checked()

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,6 +43,7 @@ __all__ = [
     "norms_with_statistics",
     "reestimate",
     "reestimation_steps",
+    "warn_of_nan",
 ]
 
 #: largest number of steps of a short training, and the number of batches that re-estimate its statistics
@@ -106,6 +109,25 @@ def _parts(task: Task, split: Split, batch: int) -> list[tuple[int, int]]:
     if len(starts) > 1 and len(split) % batch == 1 and uses_batch_statistics(task.network):
         starts.pop()  # the statistics of a single sample say nothing about it, so the batch before takes it
     return list(itertools.pairwise([*starts, len(split)]))
+
+
+def warn_of_nan(metrics: dict[str, float], name: str, where: str) -> bool:
+    """Warn if the validation score is NaN, and return whether it is.
+
+    Args:
+        metrics: validation metrics.
+        name: name of the score.
+        where: the epoch, for the warning.
+    """
+    if not math.isnan(metrics[name]):
+        return False
+    why = "outputs of the network are not finite" if math.isnan(metrics["loss"]) else "no sample defines it"
+    warnings.warn(
+        f"validation {name} is NaN after {where}, because {why}; such an epoch is never the best one, and counts as "
+        "one without improvement",
+        stacklevel=3,
+    )
+    return True
 
 
 @torch.no_grad()

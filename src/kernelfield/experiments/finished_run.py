@@ -98,7 +98,7 @@ def run_test(
             data = _prepared_as_in(opened, data)
     if on_data is not None:
         on_data(data)
-    task = make_task(recipe, split_over(opened.network(recipe, select), mesh), data)
+    task = make_task(recipe, split_over(opened.network(recipe, select, announce=True), mesh), data)
     batch = recipe.training.eval_batch or recipe.training.batch
     if wanted:
         return run_tests(task, data, wanted, batch=batch)
@@ -190,6 +190,7 @@ def complete_run(run: Run, data: Callable[[], Data], lock: FolderLock) -> bool:
         rewrite_report(run.folder)
         return True
     found = data()
+    check_same_data(run, found, "restore them to rewrite the pictures")
     batch = recipe.training.eval_batch or recipe.training.batch
     write_pictures(run, make_task(recipe, network, found), found, run.result(), batch)
     return True
@@ -214,7 +215,7 @@ def export_run(folder: str | Path, to: str = "pt2", out: str | Path | None = Non
     recipe = run.recipe()
     data = run_metadata(run, recipe)
     path = _export_path(run.folder / f"network.{to}", out)
-    network = run.network()
+    network = run.network(recipe, announce=True)
     inputs: dict[str, Any] = _example_inputs(recipe, data, masked=takes_argument(network.forward, "mask"))
     path.parent.mkdir(parents=True, exist_ok=True)
     with atomic_write(path) as draft:
@@ -361,7 +362,7 @@ def export_run_stream(
     path = _export_path(run.folder / f"stream.{to}", out)
     recipe = run.recipe()
     data = run_metadata(run, recipe)
-    found = distil(run.network(recipe).cpu(), tolerance=tolerance)
+    found = distil(run.network(recipe, announce=True).cpu(), tolerance=tolerance)
     described, step = _export_metadata(recipe, data), one_step(data.test.step)
     return path, export_stream(found.network, path, to=to, step=step, metadata=described), str(found)
 
@@ -375,4 +376,4 @@ def run_data(run: Run, recipe: Recipe, folder: str | None) -> Data:
         folder: folder of the data's files; by default the folder that was used in training.
     """
     result = run.result() if (run.folder / "result.json").exists() else {}
-    return recipe_data(recipe, folder=folder or result.get("data_folder"), synthetic=result.get("synthetic", False))
+    return recipe_data(recipe, folder=folder or result.get("data_folder"), synthetic=run.synthetic)

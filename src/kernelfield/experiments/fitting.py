@@ -17,7 +17,7 @@ from ..data.labelled import CUSTOM_LOADERS
 from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
-from .data_summary import data_kind, pixel_line, repeated_samples, split_sizes
+from .data_summary import data_kind, missing_classes, pixel_line, repeated_samples, split_sizes
 from .datasets import recipe_data
 from .effects import check_effects
 from .finish import count_parameters, finish, score_last_epoch, write_rows
@@ -74,9 +74,10 @@ def fit(
     """Train the network of a recipe, test it, and return the run.
 
     An interrupted run continues from its last checkpoint; on a CPU it ends with the same weights as without the
-    interruption. A finished run is returned unchanged, except that missing reports and pictures are rewritten. If the
-    recipe now has more epochs, the run continues with the schedule of the longer training. ``fit.steps(…)`` is the same
-    training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
+    interruption. A finished run is returned unchanged, except that missing reports and pictures are rewritten; if
+    ``data`` differ from those of the run, that is an error. If the recipe now has more epochs, the run continues with
+    the schedule of the longer training; a run that had stopped early does not, which is an error. ``fit.steps(…)`` is
+    the same training as a generator, which yields after each step, for :func:`~.side_by_side.side_by_side`.
 
     Args:
         recipe: a recipe, its name, or its file.
@@ -95,8 +96,7 @@ def fit(
         on_progress: called regularly with a :class:`Progress`.
         should_stop: called after every step; see :class:`~.loop.Loop`.
     """
-    recipe = recipe if isinstance(recipe, Recipe) else find_recipe(recipe)
-    recipe = with_settings(recipe, settings or [])
+    recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     fabric = make_fabric() if fabric is None else fabric
     target = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
     # Processes that start one after the other must agree on the new folder.
@@ -109,6 +109,7 @@ def fit(
     where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
         if run.finished and not run.extended_by(recipe):
+            _check_finished(run, data, on_message if leads else None)
             if leads and report:
                 complete_run(run, lambda: data or recipe_data(recipe, **where), lock)
             return run
@@ -163,6 +164,14 @@ def fit(
     return run
 
 
+def _check_finished(run: Run, data: Data | None, on_message: Callable[[str], None] | None) -> None:
+    """Raise a ValueError if a finished run is on other data than the given ones; otherwise say that it is finished."""
+    if data is not None:
+        check_same_data(run, data, "choose another folder")
+    if on_message is not None:
+        on_message(f"{run.folder} holds the finished run of this recipe; nothing is trained")
+
+
 def _prepare(run: Run, device: torch.device, lock: FolderLock | None) -> None:
     """Lock the folder, if this process leads, and use the method costs that the run started with."""
     if lock is not None:
@@ -213,6 +222,7 @@ def _begin(
     repeated = repeated_samples(data) if recipe.data["name"] in CUSTOM_LOADERS else 0
     if repeated:
         lines = [f"{repeated} of {len(data.test)} test samples are training or validation samples too", *lines]
+    lines = [*lines, *missing_classes(data)]
     for line in [pixel_line(data), *lines] if data.levels else lines:
         run.log(line)
         if on_message is not None:

@@ -12,7 +12,7 @@ from ..data.base import TENSORS
 from ..groups import Bernoulli
 from ..layers.continuous.kernel_support import sample_full_kernels
 from .checkpoint import latest_checkpoint
-from .evaluation import batches_to_use, evaluation_steps, mask_sizes, reestimation_steps
+from .evaluation import batches_to_use, evaluation_steps, mask_sizes, reestimation_steps, warn_of_nan
 from .loop_state import Clock, Progress, State, resume_loop, save_loop, save_weights
 from .metrics import is_better
 from .optim import Average, make_optimizer
@@ -128,6 +128,7 @@ class Loop:
         self.losses[2] = -1
         self.captured = CapturedFunction(self._work, warn=False) if self._may_capture() else None
         self.lr = 0.0
+        self._warned = False
         self._clock = Clock()
         # The seed itself is for the initial weights. Each group has another seed for the random numbers of the
         # training.
@@ -283,6 +284,8 @@ class Loop:
             save_weights(self, "best")
         else:
             state.waited += settings.evaluate_every
+            if metrics and not self._warned and self.fabric.global_rank == 0:
+                self._warned = warn_of_nan(metrics, self.task.metric, f"epoch {state.epoch} of {self.name!r}")
         self.save()
 
     def _is_evaluated(self, epoch: int) -> bool:

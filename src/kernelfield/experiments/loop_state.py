@@ -187,6 +187,7 @@ def resume_loop(loop: Loop) -> bool:
         loop.tail.steps = 0  # forget the last epochs of a shorter training, which are no longer the last ones
     if loop.fabric.global_rank == 0:
         remove_checkpoints(loop.folder, "best", above=loop.state.step)
+        remove_checkpoints(loop.folder, "average")  # of a shorter training; the end of this one writes its own
     _restore_group_tensors(loop, tensors)
     return True
 

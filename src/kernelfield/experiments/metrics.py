@@ -266,9 +266,10 @@ class Meter:
             squared, counts, norms = (
                 (values * seen).flatten(1).sum(dim=1) for values in (errors.square(), seen, target.square())
             )
+            known = (counts > 0).double()  # a sample without any target has no error, and is not a perfect one
             # Signals lie between 0 and 1, so the peak is 1.
-            self._means["psnr"].update(-10 * torch.log10((squared / counts.clamp(min=1)).clamp(min=1e-20)))
-            self._means["l2"].update((squared / norms.clamp(min=1e-20)).sqrt())
+            self._means["psnr"].update(-10 * torch.log10((squared / counts.clamp(min=1)).clamp(min=1e-20)), known)
+            self._means["l2"].update((squared / norms.clamp(min=1e-20)).sqrt(), known)
         return seen.sum()
 
     def _add_classes(self, prediction: Tensor, batch: Batch) -> Tensor:

@@ -79,7 +79,7 @@ class TrainedRun:
     ) -> None:
         self.run = Run(Path(folder))
         self.recipe: Recipe = self.run.recipe()
-        self.network = split_over(self.run.network(self.recipe, select), mesh)
+        self.network = split_over(self.run.network(self.recipe, select, announce=True), mesh)
         self._folder = data
 
     def __repr__(self) -> str:

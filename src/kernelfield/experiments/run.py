@@ -8,6 +8,7 @@ import hashlib
 import math
 import os
 import platform
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,11 +206,22 @@ class Run:
         if changed and not self.extended_by(recipe):
             what = "; ".join(f"{key}: {_difference(theirs[key], ours[key])}" for key in changed)
             raise ValueError(f"{self.folder} holds a run of another recipe ({what}); choose another folder")
+        if changed:
+            self._check_early_stop()
         if self.synthetic != synthetic:
             kinds = {True: "synthetic data", False: "real data"}
             raise ValueError(
                 f"{self.folder} holds a run on {kinds[self.synthetic]}, which a run on {kinds[synthetic]} cannot "
                 "continue; choose another folder, or remove this one"
+            )
+
+    def _check_early_stop(self) -> None:
+        """Raise a ValueError if the training has stopped early: with more epochs, it would stop again at once."""
+        training, result = self.recipe().training, self._result()
+        if training.patience is not None and result.get("epochs", training.epochs) < training.epochs:
+            raise ValueError(
+                f"training.epochs must be {training.epochs} for {self.folder}, which stopped after {result['epochs']} "
+                f"epochs because of training.patience={training.patience}; start a new run, perhaps with start_from"
             )
 
     def extended_by(self, recipe: Recipe) -> bool:
@@ -277,21 +289,29 @@ class Run:
         with self.path("log.txt").open("a", encoding="utf-8") as file:
             file.write(f"{now} {line}\n")
 
-    def network(self, recipe: Recipe | None = None, select: str | None = None) -> nn.Module:
+    def network(self, recipe: Recipe | None = None, select: str | None = None, *, announce: bool = False) -> nn.Module:
         """Return the trained network in evaluation mode, with the description of its input that ``data.json`` stores.
 
         Args:
             recipe: recipe of the run, if it has been read already.
             select: weights to use: "best" by validation, "last", or "average" of the last epochs; by default
                 ``training.select`` of the recipe. If there is no best epoch, or no average yet, the last epoch.
+            announce: whether to warn if the run is not finished, or has no weights of the given ``select``.
         """
         recipe = self.recipe() if recipe is None else recipe
         network = make_network(recipe)
         kind = check_choice("select", select or recipe.training.select, SELECT)
         folder = self.path("checkpoints")
-        path = latest_checkpoint(folder, kind) or latest_checkpoint(folder)
+        chosen = latest_checkpoint(folder, kind if kind != "last" else "step")
+        path = chosen or latest_checkpoint(folder)
         if path is None:
             raise FileNotFoundError(f"run must hold a checkpoint, got {self.folder} without one")
+        if announce and not self.finished:
+            what = f"run {self.folder} is not finished, because it has no result.json"
+            warnings.warn(f"{what}; its weights are those of checkpoint {path.name}", stacklevel=3)
+        elif announce and select is not None and chosen is None:
+            what = f"run {self.folder} has no {kind!r} weights"
+            warnings.warn(f"{what}; those of its last epoch are used, checkpoint {path.name}", stacklevel=3)
         tensors, _ = read_checkpoint(path)
         averaged = {"network." + k.removeprefix("average."): t for k, t in tensors.items() if k.startswith("average.")}
         load_network(network, tensors | averaged, path)

@@ -62,6 +62,8 @@ def read_file(
     shape = recipe.shape
     wanted = stored_shape(recipe, data)
     batch = _read(path, recipe, data, wanted, at, asked)
+    if not len(batch):
+        raise ValueError(f"file must hold at least one sample, found none in {path.name}")
     batch = batch if step is None else replace(batch, step=step)
     if at is not None and batch.at is None:
         batch = with_queries(batch, at, len(shape.size), asked)

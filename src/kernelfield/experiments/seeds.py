@@ -71,6 +71,7 @@ def fit_seeds(
     if Run(folder).exists:
         raise ValueError(f"out must not be the folder of a single run, got {folder}")
     each = seed_recipes(recipe, seeds)
+    _check_folder(folder, recipe, leads=fabric.global_rank == 0)
     callbacks = pool_progress(len(each), on_progress)
     jobs = [
         Job(one, folder / f"seed-{seed}", {**options, "report": report, "on_progress": callback})
@@ -89,3 +90,21 @@ def fit_seeds(
 
         write_seeds_report(folder, result, {seed: r.read_rows("metrics.csv") for seed, r in runs.items()})
     return run
+
+
+def _check_folder(folder: Path, recipe: Recipe, *, leads: bool) -> None:
+    """Raise a ValueError if the folder holds seeds of another recipe; move the result of a shorter training.
+
+    Args:
+        folder: the folder of all seeds.
+        recipe: recipe of the training.
+        leads: whether this is the first process, which moves the file.
+    """
+    for path in sorted(folder.glob("seed-*/recipe.yaml")):
+        other = Run(path.parent)
+        before = other.recipe().training
+        one = replace(recipe, training=replace(recipe.training, seed=before.seed))
+        other.check(one, synthetic=other.synthetic)
+        result = Run(folder).path("result.json")
+        if leads and other.extended_by(one) and result.exists():
+            result.replace(folder / f"result-after-{before.epochs}-epochs.json")

@@ -6,6 +6,7 @@ therefore differ only by the amount of data.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -105,11 +106,7 @@ def train_on_shares(
     _check_shares(shares, below_one=True)
     data = options.get("data")
     check_same_data(run, run_data(run, recipe, options.get("folder")) if data is None else data, "train a new run")
-    samples = round(result["steps"] / result["epochs"] * result["batch"])
-    recipes = {
-        share: share_recipe(recipe, share, samples=max(1, round(share * samples)), steps=result["steps"])
-        for share in shares
-    }
+    recipes = {share: _recipe_of_share(recipe, result, share) for share in shares}
     jobs = [
         Job(one, run.folder / "card" / f"share-{share:g}", {"report": False, **options})
         for share, one in recipes.items()
@@ -117,15 +114,31 @@ def train_on_shares(
     _train(jobs, list(shares), fabric, on_result)
 
 
+def _recipe_of_share(recipe: Recipe, result: dict[str, Any], share: float) -> Recipe:
+    """Return the recipe that trains a finished run on a share of its training data, for the same number of steps."""
+    samples = round(result["steps"] / result["epochs"] * result["batch"])
+    return share_recipe(recipe, share, samples=max(1, round(share * samples)), steps=result["steps"])
+
+
 def read_shares(run: Run) -> list[dict[str, float]]:
-    """Return the test scores of a run by share of the training data; the run itself has share 1."""
-    result = run.result()
+    """Return the test scores of a run by share of the training data; the run itself has share 1.
+
+    Trainings for another number of steps, of a run that has since continued, are left out with a warning.
+    """
+    result, recipe = run.result(), run.recipe()
     metric = result["metric"]
     found = [{"share": 1.0, "score": result["metrics"]["test"][metric]}]
     for path in (run.folder / "card").glob("share-*/result.json"):
         part = Run(path.parent)
         if part.finished:
             share = float(path.parent.name.partition("-")[2])
+            if part.recipe().training.epochs != _recipe_of_share(recipe, result, share).training.epochs:
+                warnings.warn(
+                    f"{part.folder} was trained for another number of steps than {run.folder}, so it is left out; "
+                    f"remove it, and train on --shares {share:g} again",
+                    stacklevel=2,
+                )
+                continue
             found.append({"share": share, "score": part.result()["metrics"]["test"][metric]})
     return sorted(found, key=lambda point: point["share"])
 

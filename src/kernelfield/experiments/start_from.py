@@ -66,7 +66,7 @@ class Start:
 
     def network(self) -> nn.Module:
         """Return the trained network."""
-        return create_from_weight(self.name) if self.run is None else self.run.network()
+        return create_from_weight(self.name) if self.run is None else self.run.network(announce=True)
 
     def recipe(self) -> Recipe:
         """Return the recipe of its training."""

@@ -114,6 +114,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
     def _kernels(self, split: Split) -> int:
         """Return the number of random kernels; they need samples on a grid."""
         if split.coords is not None:
+            if self.random_kernels:
+                raise ValueError(f"random_kernels must be None or 0 for series with times, got {self.random_kernels}")
             return 0
         default = KERNELS if len(split) <= self._FEW_SAMPLES else 0
         return default if self.random_kernels is None else plain(self.random_kernels)
@@ -145,6 +147,8 @@ class TrainedNetwork(NetworkArguments, Estimator):
             usual["readout"] = "dense"
         given = {name: value for name, value in usual.items() if name in takes and name not in fixed}
         given |= self._architecture(size)
+        if "dropout" not in takes:
+            self._check_dropout(f"for model={model!r}, which has none")
         try:
             network = create_model(model, **{**given, **(self.options or {})})
         except (TypeError, RuntimeError, ValueError) as error:
@@ -161,6 +165,12 @@ class TrainedNetwork(NetworkArguments, Estimator):
         if shape != ((out,) if split.at is None else (out, split.at.shape[1])):
             raise ValueError(f"model must predict {out} values per sample, got {model!r}, which predicts {shape}")
         return network
+
+    def _check_dropout(self, where: str) -> None:
+        """Raise a ValueError if a network that does not take the dropout rate is given another than the default."""
+        default = inspect.signature(NetworkArguments).parameters["dropout"].default
+        if self.dropout != default:
+            raise ValueError(f"dropout must be left at its default {where}, got {self.dropout}")
 
     def _architecture(self, size: tuple[int, ...]) -> dict[str, Any]:  # noqa: ARG002
         """Return the arguments of the network's architecture, for samples of ``size``."""
@@ -180,12 +190,13 @@ class TrainedNetwork(NetworkArguments, Estimator):
     def _trained(self, split: Split, out: int) -> nn.Module:
         """Return the network of a run or a pretrained weight, with a new classifier."""
         assert self.start_from is not None
-        for name in ("model", "field", "channels", "blocks"):
+        for name in ("model", "field", "channels", "blocks", "options"):
             if getattr(self, name) is not None:
                 raise ValueError(
                     f"{name} must be None with start_from={self.start_from!r}, which has its own, "
                     f"got {getattr(self, name)!r}"
                 )
+        self._check_dropout(f"with start_from={self.start_from!r}, which keeps its own")
         start = find_start(self.start_from)
         network = start.network().train()
         try:

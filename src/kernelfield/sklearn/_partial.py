@@ -30,6 +30,8 @@ class PartialFit(TrainedNetwork):
         """Return whether there is no network yet."""
         if self.validation_fraction:
             raise ValueError(f"validation_fraction must be 0 for partial_fit, got {self.validation_fraction}")
+        if self.patience is not None:
+            raise ValueError(f"patience must be None for partial_fit, got {self.patience}")
         return not hasattr(self, "network_")
 
     def _continue(self, X: Any, target: Tensor, out: int, at: Tensor | None = None) -> None:
