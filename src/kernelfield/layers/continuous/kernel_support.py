@@ -15,6 +15,8 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .learned_size import LearnedSize
 
 if TYPE_CHECKING:
@@ -102,6 +104,15 @@ class KernelSupport(LearnedSize):
     def cover_all(self) -> None:
         self.steps, self.share = self.size, 1.0
         self.use_share(self.share)
+
+    def steps_now(self, training: bool) -> tuple[int, ...]:
+        """Return the steps to sample in a forward pass that begins now."""
+        if not torch.compiler.is_compiling():
+            self.refresh()
+            return self.steps
+        if not self.fits():
+            return self.size
+        return self.compiled_steps if training else self.steps
 
     @property
     def shapes(self) -> tuple[int, ...]:

@@ -8,12 +8,16 @@ calls of a compiled program and, on a GPU, those through ``.data``. Masks are th
 switched, unless the host knows that their values are the same. Masks that show a change are read after each step of any
 optimiser.
 
+Compiled code cannot read a mask that :func:`torch.func.functional_call` puts in the place of the layer's own. It sees
+that the tensors are others (:meth:`LearnedSize.fits`) and must then use sizes that suit every mask.
+
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
 host behind the step's own work and uses it two steps later, with a margin because masks may have grown since.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +27,7 @@ from torch import nn
 from ..._step_hooks import State, differs, has_values, is_vmapped, on_optimizer_step, state_of, step_hooks_paused
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -58,6 +62,8 @@ class LearnedSize:
         self.masks = tuple(masks)
         #: state of the masks when they were last read
         self._read_at: State | None = None
+        #: the tensors that were read; None if they may depend on others, whose graph would be kept with them
+        self._read: list[Tensor] | None = None
         #: share of the full size that compiled training steps need, and the largest one of all sizes read together;
         #: 0 if the masks do not matter to them
         self.share = self.common_share = 0.0
@@ -95,7 +101,7 @@ class LearnedSize:
         """Read the masks, waiting for the device."""
         if is_vmapped(self.tensors()):
             self.cover_all()
-            self._read_at = None
+            self._read_at = self._read = None
         else:
             read_sizes([self])
 
@@ -118,6 +124,27 @@ class LearnedSize:
         state = state_of(self.tensors())
         return state != self._read_at and not step_hooks_paused() and differs(self._read_at, state)
 
+    def fits(self) -> bool:
+        """Return whether the sizes are those of the tensors that the masks hold now, as far as traced code can tell."""
+        if torch.compiler.is_exporting():  # which traces with stand-ins for all tensors
+            return True
+        read, now = self._read, self.tensors()
+        return read is not None and len(read) == len(now) and all(a is b for a, b in zip(read, now, strict=True))
+
+    def follow(self) -> None:
+        """Take the tensors that the masks hold now for those that were read."""
+        tensors = self.tensors()
+        plain = not torch._C._are_functorch_transforms_active() and all(t.is_leaf for t in tensors)  # noqa: SLF001
+        self._read = tensors if plain else None
+
+    @contextlib.contextmanager
+    def converting(self) -> Iterator[None]:
+        """Follow masks whose tensors change their dtype or device, and with it perhaps their identity, in the block."""
+        fits = self.fits()
+        yield
+        if fits:
+            self.follow()
+
     def tensors(self) -> list[Tensor]:
         """Return the parameters and buffers of all masks."""
         found: list[Tensor | None] = []
@@ -139,6 +166,7 @@ def read_sizes(sizes: Iterable[LearnedSize]) -> None:
         if numbers:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
         size._read_at = state_of(size.tensors())  # noqa: SLF001
+        size.follow()
     for entries in by_device.values():
         # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()

@@ -157,10 +157,7 @@ def _support(
     compiling = torch.compiler.is_compiling()
     if layer.kernel_support is None or (compiling and layer.point_plan is None):
         return layer.reach, values, full
-    if not compiling:
-        layer.kernel_support.refresh()
-    support = layer.kernel_support
-    steps = support.compiled_steps if compiling and layer.training else support.steps
+    steps = layer.kernel_support.steps_now(layer.training)
     if steps == layer.size:
         return layer.reach, values, full
     # Multiplying by a Python number avoids a copy of a new tensor to the device.

@@ -170,8 +170,9 @@ class SampledKernel(ComputedBuffers):
         self.reach = kernel(reach)
         if self.reach is not reach:
             keep_values("reach", reach, self.reach)
-        for child in self.children() if recurse else ():  # the field and the mask
-            child._apply(kernel)  # noqa: SLF001 (there is no public way)
+        with contextlib.nullcontext() if self.kernel_support is None else self.kernel_support.converting():
+            for child in self.children() if recurse else ():  # the field and the mask
+                child._apply(kernel)  # noqa: SLF001 (there is no public way)
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -239,10 +240,7 @@ class SampledKernel(ComputedBuffers):
         compiling = torch.compiler.is_compiling()
         reach = self.size
         if self.kernel_support is not None:
-            if not compiling:
-                self.kernel_support.refresh()
-            support = self.kernel_support
-            reach = support.compiled_steps if compiling and self.training else support.steps
+            reach = self.kernel_support.steps_now(self.training)
             if self.smooth and min(steps) < 1:  # blurred by up to 1.5 training steps beyond the mask
                 reach = tuple(min(n + 2, size) for n, size in zip(reach, self.size, strict=True))
         make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
