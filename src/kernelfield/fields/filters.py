@@ -123,6 +123,10 @@ class FilterNetwork(Field):
     #: whether :meth:`architecture` describes this class; a derived class may have another envelope
     known_filters = False
 
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.known_filters = cls.__dict__.get("known_filters", False)  # not inherited
+
     def evaluate(self, coords: Tensor) -> Tensor:
         return self.out(self.features(coords))
 
@@ -162,7 +166,7 @@ class FilterNetwork(Field):
         return first_outputs(stack_linears([f.out for f in fields]), channels)  # type: ignore[misc]
 
     def architecture(self) -> Architecture | None:
-        if not vars(type(self)).get("known_filters"):
+        if not self.known_filters:
             return None
         filters, hidden = self.phase.shape
         envelope = [getattr(self, name) for name in self.envelope_parameters]
@@ -191,7 +195,7 @@ class FilterNetwork(Field):
         """Return the features of one network, (points, hidden), or of n stacked networks, (n, points, hidden)."""
         linear = nn.functional.linear if phase.dim() == 2 else affine
         units = [t.flatten(-3, -2) for t in shape]
-        if vars(type(self)).get("known_filters"):
+        if self.known_filters:
             filters = filter_values(coords, frequency.flatten(-3, -2), phase.flatten(-2), *units)
         else:
             filters = torch.sin(project(coords, frequency.flatten(-3, -2), phase.flatten(-2)))

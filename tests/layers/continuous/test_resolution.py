@@ -215,3 +215,19 @@ def test_a_linear_recurrent_unit_is_a_convolution() -> None:
         state = state @ w.T + x[..., t] @ u.T
         states.append(state)
     torch.testing.assert_close(layer(x), torch.stack(states, dim=-1), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("step", [0.5, 2.0])
+def test_a_causal_layer_exports_with_every_length(step: float) -> None:
+    """The first point of a kernel has its own weight, also where there are one or two points."""
+
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv = CKConv(2, 3, size=9, causal=True)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.conv(x, step=step)
+
+    shapes = {"x": {0: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}}
+    assert_exports(Scaled().eval(), (torch.randn(3, 2, 12),), shapes, [(torch.randn(2, 2, n),) for n in (1, 2, 3, 30)])

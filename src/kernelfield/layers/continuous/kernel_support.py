@@ -16,6 +16,8 @@ import copy
 import math
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from .learned_size import LearnedSize
 
 if TYPE_CHECKING:
@@ -98,11 +100,21 @@ class KernelSupport(LearnedSize):
 
     def use_share(self, share: float) -> None:
         self.common_share = share
-        self.compiled_steps = tuple([min(n, math.ceil(share * n)) for n in self.size])
+        steps: tuple[int, ...] = ()
+        for n in self.size:
+            steps += (math.ceil(share * n),)
+        self.compiled_steps = steps
 
     def cover_all(self) -> None:
         self.steps, self.share = self.size, 1.0
         self.use_share(self.share)
+
+    def traced_steps(self, training: bool) -> tuple[int, ...]:
+        """Return the steps that traced code samples; other code reads ``steps`` after :meth:`refresh`."""
+        if not self.fits():
+            return self.size
+        shared = (training or self.is_trained) and not torch.compiler.is_exporting()
+        return self.compiled_steps if shared else self.steps
 
     @property
     def shapes(self) -> tuple[int, ...]:

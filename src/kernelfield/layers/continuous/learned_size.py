@@ -8,6 +8,9 @@ calls of a compiled program and, on a GPU, those through ``.data``. Masks are th
 switched, unless the host knows that their values are the same. Masks that show a change are read after each step of any
 optimiser.
 
+Compiled code cannot read a mask that :func:`torch.func.functional_call` puts in the place of the layer's own. It sees
+that the tensors are others (:meth:`LearnedSize.fits`) and must then use sizes that suit every mask.
+
 A step that is replayed as a CUDA graph must not wait at all. :class:`DelayedSizes` queues a copy of the sizes to the
 host behind the step's own work and uses it two steps later, with a margin because masks may have grown since.
 """
@@ -16,6 +19,7 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,6 +35,9 @@ if TYPE_CHECKING:
     from ...masks import Mask
 
 __all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
+
+
+_is_leaf = attrgetter("is_leaf")
 
 
 class LearnedSize:
@@ -59,6 +66,10 @@ class LearnedSize:
         self.masks = tuple(masks)
         #: state of the masks when they were last read
         self._read_at: State | None = None
+        #: the tensors that were read; None if they may depend on others, whose graph would be kept with them
+        self._read: list[Tensor] | None = None
+        #: whether the masks were moved or cast since then, which replaces buffers but no parameters
+        self.converted = False
         #: share of the full size that compiled code needs in training, and the largest one of all sizes read together;
         #: 0 if the masks do not matter to them
         self.share = self.common_share = 0.0
@@ -98,7 +109,7 @@ class LearnedSize:
         """Read the masks, waiting for the device."""
         if is_vmapped(self.tensors()):
             self.cover_all()
-            self._read_at = None
+            self._read_at = self._read = None
         else:
             read_sizes([self])
 
@@ -121,6 +132,17 @@ class LearnedSize:
         state = state_of(self.tensors())
         return state != self._read_at and not step_hooks_paused() and differs(self._read_at, state)
 
+    def fits(self) -> bool:
+        """Return whether the sizes are those of the tensors that the masks hold now, as far as traced code can tell."""
+        if torch.compiler.is_exporting():  # which traces with stand-ins for all tensors
+            return True
+        read, now = self._read, self.tensors()
+        if read is None or len(read) != len(now):
+            return False
+        return all(
+            a is b or (self.converted and not isinstance(a, nn.Parameter)) for a, b in zip(read, now, strict=True)
+        )
+
     def tensors(self) -> list[Tensor]:
         """Return the parameters and buffers of all masks."""
         found: list[Tensor | None] = []
@@ -137,11 +159,15 @@ def read_sizes(sizes: Iterable[LearnedSize], after_step: bool = False) -> None:
     """Read the masks of ``sizes``, waiting once for each device; ``after_step`` if an optimiser has moved them."""
     by_device: dict[Any, list[tuple[LearnedSize, Sequence[Tensor]]]] = {}
     sizes = list(sizes)
+    follows = not torch._C._are_functorch_transforms_active()  # noqa: SLF001
     for size in sizes:
         numbers = size.measure()
         if numbers:
             by_device.setdefault(numbers[0].device, []).append((size, numbers))
-        size._read_at = state_of(size.tensors())  # noqa: SLF001
+        tensors = size.tensors()
+        size._read_at = state_of(tensors)  # noqa: SLF001
+        size._read = tensors if follows and all(map(_is_leaf, tensors)) else None  # noqa: SLF001
+        size.converted = False
     for entries in by_device.values():
         # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()

@@ -159,9 +159,7 @@ def _support(
         return layer.reach, values, full
     if not compiling:
         layer.kernel_support.refresh()
-    support = layer.kernel_support
-    shared = compiling and (layer.training or support.is_trained) and not torch.compiler.is_exporting()
-    steps = support.compiled_steps if shared else support.steps
+    steps = layer.kernel_support.traced_steps(layer.training) if compiling else layer.kernel_support.steps
     if steps == layer.size:
         return layer.reach, values, full
     # Multiplying by a Python number avoids a copy of a new tensor to the device.

@@ -172,6 +172,8 @@ class SampledKernel(ComputedBuffers):
             keep_values("reach", reach, self.reach)
         for child in self.children() if recurse else ():  # the field and the mask
             child._apply(kernel)  # noqa: SLF001 (there is no public way)
+        if self.kernel_support is not None:
+            self.kernel_support.converted = True
         return self
 
     def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
@@ -239,11 +241,10 @@ class SampledKernel(ComputedBuffers):
         compiling = torch.compiler.is_compiling()
         reach = self.size
         if self.kernel_support is not None:
-            if not compiling:
-                self.kernel_support.refresh()
             support = self.kernel_support
-            shared = compiling and (self.training or support.is_trained) and not torch.compiler.is_exporting()
-            reach = support.compiled_steps if shared else support.steps
+            if not compiling:
+                support.refresh()
+            reach = support.traced_steps(self.training) if compiling else support.steps
             if self.smooth and min(steps) < 1:  # blurred by up to 1.5 training steps beyond the mask
                 reach = tuple(min(n + 2, size) for n, size in zip(reach, self.size, strict=True))
         make = _make_grid.__wrapped__ if compiling else _make_grid  # traced lengths cannot be hashed
@@ -367,5 +368,8 @@ def _read_loaded(layer: SampledKernel, _: Any) -> None:
 
 def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
     """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
-    first = kernel.narrow(-1, 0, 1) * ((1 + measure) / (2 * measure))
+    factor, points = (1 + measure) / (2 * measure), kernel.shape[-1]
+    if is_symbolic(points):  # torch.cat would exclude the dynamic length at which there is one other point
+        return torch.where(torch.arange(points, device=kernel.device) == 0, kernel * factor, kernel)
+    first = kernel.narrow(-1, 0, 1) * factor
     return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)

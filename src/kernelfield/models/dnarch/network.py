@@ -21,7 +21,7 @@ from .masks import MaskSizes, cell_centres
 from .materialize import conv_layers, copy_common, fixed_slice, fold_masks, kernel_points
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from ..readout import Readout
 
@@ -152,6 +152,10 @@ class DNArch(ReadoutClassifier):
         self.sizes.read_again()
         return super().train(mode)
 
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> DNArch:
+        self.sizes.converted = True
+        return super()._apply(fn, recurse)
+
     # The forward pass
 
     @checked(x=TensorOf(empty=False))
@@ -173,6 +177,11 @@ class DNArch(ReadoutClassifier):
         """Return the part of each block that is in use, for :meth:`CCNN.forward`; None if that is all of them."""
         if not self.fixed_shapes and not torch.compiler.is_compiling():
             self.sizes.refresh()
+        elif not self.fixed_shapes and not self.sizes.fits():
+            raise ValueError(
+                "fixed_shapes must be True for compiled calls with other masks than the network's own, got False; "
+                "if other masks were used in an earlier call, train() or eval() reads the network's own again"
+            )
         return self._slices(self.sizes)
 
     def _slices(self, sizes: MaskSizes) -> list[ActiveSlice] | None:
