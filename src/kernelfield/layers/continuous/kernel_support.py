@@ -100,10 +100,8 @@ class KernelSupport(LearnedSize):
 
     def use_share(self, share: float) -> None:
         self.common_share = share
-        steps: tuple[int, ...] = ()
-        for n in self.size:
-            steps += (math.ceil(share * n),)
-        self.compiled_steps = steps
+        steps = [math.ceil(share * n) for n in self.size]
+        self.compiled_steps = tuple(steps)
 
     def cover_all(self) -> None:
         self.steps, self.share = self.size, 1.0

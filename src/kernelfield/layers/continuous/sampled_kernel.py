@@ -369,7 +369,8 @@ def _read_loaded(layer: SampledKernel, _: Any) -> None:
 def _weight_first_lag(kernel: Tensor, measure: float | Tensor) -> Tensor:
     """Change the weight of a causal kernel's first point from ``measure`` to (1 + measure) / 2."""
     factor, points = (1 + measure) / (2 * measure), kernel.shape[-1]
-    if is_symbolic(points):  # torch.cat would exclude the dynamic length at which there is one other point
+    if torch.compiler.is_compiling() and is_symbolic(points):
+        # torch.cat would exclude the dynamic length at which there is one other point.
         return torch.where(torch.arange(points, device=kernel.device) == 0, kernel * factor, kernel)
     first = kernel.narrow(-1, 0, 1) * factor
     return torch.cat([first, kernel.narrow(-1, 1, kernel.shape[-1] - 1)], dim=-1)
