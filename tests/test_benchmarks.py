@@ -48,6 +48,7 @@ def test_rows_are_printed_and_saved_one_by_one(run, script, tmp_path):
         assert any(line.startswith(row["name"]) for line in printed.out.splitlines())
 
 
+@pytest.mark.slow
 def test_seeds_are_timed_alone_and_side_by_side(run, tmp_path):
     path = tmp_path / "seeds.json"
     run("seeds", "--quick", "--counts", "1", "2", "--steps", "30", "--compare", "2", "--out", str(path))

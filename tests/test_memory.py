@@ -11,6 +11,7 @@ from kernelfield import keep_freed_memory
 from .fresh_process import run_module
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not keep_freed_memory(), reason="needs Linux with glibc")
 def test_steps_need_fewer_new_pages() -> None:
     usual, kept = (run_module("tests.page_faults", *how) for how in ((), ("keep",)))

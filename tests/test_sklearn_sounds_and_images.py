@@ -80,14 +80,9 @@ def test_transformed_images_get_the_same_probabilities(options: dict[str, Any], 
     assert np.ptp(fitted.predict_proba(x)) > 1e-6
 
 
-CASES = pytest.mark.parametrize(
-    ("make", "data"),
-    [
-        (lambda **more: WaveletClassifier(**{**SOUND, "epochs": 1} | more), tones),
-        (lambda **more: GroupClassifier(**{**IMAGE, "epochs": 1} | more), stripes),
-    ],
-    ids=["sounds", "images"],
-)
+SOUNDS = (lambda **more: WaveletClassifier(**{**SOUND, "epochs": 1} | more), tones)
+IMAGES = (lambda **more: GroupClassifier(**{**IMAGE, "epochs": 1} | more), stripes)
+CASES = pytest.mark.parametrize(("make", "data"), [SOUNDS, IMAGES], ids=["sounds", "images"])
 
 
 @CASES
@@ -108,7 +103,9 @@ def test_partial_fit(make: Any, data: Any) -> None:
     assert model.predict(x).shape == (8,)
 
 
-@CASES
+@pytest.mark.parametrize(
+    ("make", "data"), [pytest.param(*SOUNDS, marks=pytest.mark.slow), IMAGES], ids=["sounds", "images"]
+)
 def test_scikit_learns_own_checks(make: Any, data: Any) -> None:
     # Checks with tables are not for images. Tables of two columns are no sounds, but random kernels tell them apart.
     with warnings.catch_warnings():

@@ -61,7 +61,9 @@ def results(run: Any, layer: nn.Module, x: Tensor) -> list[Tensor]:
     return [y.detach(), *(t for t in found if t is not None)]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("full", "self-attention") else pytest.param(n, marks=pytest.mark.slow) for n in LAYERS]
+)
 def test_compiled_layers_launch_the_same_kernels(name: str) -> None:
     layer, x = LAYERS[name]()
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)
@@ -127,7 +129,7 @@ def test_exported_kernel_networks_run_without_triton() -> None:
     torch.testing.assert_close(program.module()(x), net(x), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["channel", "self-attention"])
+@pytest.mark.parametrize("name", ["channel", pytest.param("self-attention", marks=pytest.mark.slow)])
 def test_compiled_transforms_take_the_torch_path(name: str) -> None:
     layer, x = LAYERS[name]()
     states = dict(layer.named_parameters())

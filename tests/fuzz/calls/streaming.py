@@ -207,7 +207,7 @@ CALLS = [
     _estimator("RandomKernelRegressor", _VALUES, kernels=20),
     _estimator("CCNNClassifier", _LABELS, **_TRAINED),
     _estimator("CCNNRegressor", _VALUES, **_TRAINED),
-    _estimator("CCNNForecaster", [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4, **_TRAINED),
+    _estimator("CCNNForecaster", [([0.0, 1.0, 2.5], [1.0, 2.0, 3.0])] * 4, **_TRAINED | {"random_kernels": 0}),
     _estimator("WaveletClassifier", _LABELS, channels=2, epochs=1, device="cpu"),
     _estimator("GroupClassifier", _LABELS, channels=2, epochs=1, device="cpu"),
     *_aeon_estimators(),

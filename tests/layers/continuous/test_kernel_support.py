@@ -298,7 +298,7 @@ def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow
     compiled = torch.compile(net, backend=counter, fullgraph=True)
     x = torch.randn(2, 1, 64)
     sizes = set()
-    for sigma in (0.05, 0.07, 0.09, 0.11, 0.14, 0.2, 0.27, 0.33, 0.5):
+    for sigma in (0.05, 0.06, 0.07, 0.08, 0.1, 0.12):
         set_sigma(list(net), [sigma, 0.08])
         net.zero_grad()
         compiled(x).square().sum().backward()
@@ -308,7 +308,7 @@ def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow
         torch.testing.assert_close(found, [p.grad for p in net.parameters()], rtol=1e-3, atol=1e-4)
         sizes.add(net[0].kernel_support.steps)
     torch.compiler.reset()
-    assert counter.frame_count <= 6 < len(sizes)
+    assert counter.frame_count <= 4 < len(sizes)
 
 
 def test_evaluations_between_steps_rarely_compile_again() -> None:

@@ -207,7 +207,7 @@ def formula(x: torch.Tensor, kernel: torch.Tensor) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("lengths", [(192, 256), (24, 32, 32)], ids=["plane", "volume"])
-@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("channels", [1, pytest.param(3, marks=pytest.mark.slow)])
 def test_columns_take_a_fraction_of_the_formulas_memory(
     channels: int, lengths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:

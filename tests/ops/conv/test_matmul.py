@@ -95,6 +95,7 @@ def test_operators_pass_opcheck() -> None:
     torch.library.opcheck(torch.ops.kernelfield.matmul_conv_grads.default, (grad, x, kernel, True, True, *how))
 
 
+@pytest.mark.slow
 def test_training_takes_less_memory_than_the_formula() -> None:
     x, kernel = torch.randn(8, 16, 1024, requires_grad=True), torch.randn(16, 16, 1024, requires_grad=True)
 
