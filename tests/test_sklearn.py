@@ -38,7 +38,7 @@ KERNELS = {"kernels": 20}
         (RandomKernelClassifier, KERNELS),
         (RandomKernelRegressor, KERNELS),
         (CCNNClassifier, TINY),
-        (CCNNRegressor, TINY),
+        pytest.param(CCNNRegressor, TINY, marks=pytest.mark.slow),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",
 )

@@ -54,7 +54,8 @@ def test_two_processes_with_half_the_batch(one: Run, tmp_path: Path, strategy: s
     assert one.result()["metrics"]["test"]["loss"] == pytest.approx(two.result()["metrics"]["test"]["loss"], rel=1e-3)
 
 
-@pytest.mark.parametrize("strategy", ["ddp", pytest.param("fsdp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
 def test_interrupted_equals_uninterrupted(tmp_path: Path, strategy: str) -> None:
     """Dropout, batch norms, averages and loss sums included; one process asks both to stop."""
     env = {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1", "PATH": os.environ["PATH"]}

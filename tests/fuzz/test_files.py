@@ -200,7 +200,9 @@ BOMBS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("what", BOMBS)
+@pytest.mark.parametrize(
+    "what", [pytest.param(w, marks=pytest.mark.slow) if w == "one long series" else w for w in BOMBS]
+)
 def test_hostile_files(tmp_path: Path, what: str) -> None:
     name, make = BOMBS[what]
     outcome = attempt(tmp_path, name, make())
