@@ -287,7 +287,7 @@ def _times(report: dict[str, Any]) -> dict[tuple[str, str], float]:
     """Return the times of our own ways by row and way.
 
     Those of torch and of plain formulas vary with its version. An eager time beside that of a CUDA graph is one of the
-    host: the same code took up to 1.5 times as long in another process.
+    host, which varies from process to process.
     """
     rows = report["rows"]
     named = rows.items() if isinstance(rows, dict) else ((row["name"], row) for row in rows)

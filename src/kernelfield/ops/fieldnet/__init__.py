@@ -8,7 +8,7 @@ pass recomputes the hidden units. The last linear map, which may have a thousand
 Products are in float32, as three tf32 products each, because large frequencies multiply their errors.
 
 The reference is the field itself. It is also used for second derivatives and for all cases that the kernels do not
-support: other fields and dtypes, wide layers, traced code.
+support: other fields and dtypes, wide layers, exported programs. Compiled code calls the kernels as a custom operator.
 """
 
 from __future__ import annotations

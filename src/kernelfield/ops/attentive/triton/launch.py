@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from ...attention.windows import windows
 from ...autograd import EagerFunction, grads_by_formula
 from ...kernel_operator import kernel_operator
 from ...launch_sizes import ceil_div, power_of_2
@@ -117,7 +118,7 @@ class _Peaks(EagerFunction):
 def _peaks_formula(x: Tensor, w: Tensor) -> Tensor:
     """Compute the largest responses from torch's operations; arguments as in :func:`_find_peaks`."""
     k = w.shape[0]
-    return torch.einsum("bcyxij,ijcn->bcyxn", x.unfold(2, k, 1).unfold(3, k, 1), w).amax(dim=(2, 3))
+    return torch.einsum("bcyxij,ijcn->bcyxn", windows(x, (k, k), (0, 0)), w).amax(dim=(2, 3))
 
 
 _peaks_op = kernel_operator("response_peaks", "Tensor x, Tensor w", 1, 2, _find_peaks, _peaks_grads, _peak_shapes)
@@ -190,14 +191,14 @@ class _Weighted(EagerFunction):
 def _weighted_formula(x: Tensor, w: Tensor, alpha: Tensor | None, psi: Tensor | None) -> Tensor:
     """Compute :func:`weighted_responses` from torch's operations."""
     k = w.shape[0]
-    found = torch.einsum("bcgyxij,ijcgn->bcyxgn", x.unfold(3, k, 1).unfold(4, k, 1), w)
+    found = torch.einsum("bcgyxij,ijcgn->bcyxgn", windows(x, (k, k), (0, 0)), w)
     found = found if alpha is None else found * alpha[:, :, None, None]
     total = found.sum(dim=1)  # (b, y, x, g, n)
     if psi is None:
         return total.sum(dim=3)
     a = psi.shape[0]
-    both = F.pad(torch.stack([total, found.amax(dim=1)], dim=1).movedim((2, 3), (4, 5)), [a // 2] * 4)
-    scores = torch.einsum("btgnyxij,ijtgn->byxgn", both.unfold(4, a, 1).unfold(5, a, 1), psi)
+    both = torch.stack([total, found.amax(dim=1)], dim=1).movedim((2, 3), (4, 5))
+    scores = torch.einsum("btgnyxij,ijtgn->byxgn", windows(both, (a, a), (a // 2, a // 2)), psi)
     return (torch.sigmoid(scores) * total).sum(dim=3)
 
 
