@@ -42,3 +42,23 @@ def test_missing_methods_are_named() -> None:
         kf.CKConv(1, 3, size=4, field=Cosines)
     with pytest.raises(NotImplementedError, match=r"Field must define evaluate\(coords\)"):
         kf.fields.Field(1, 1)(torch.rand(3, 1))
+
+
+class WithFeatures(Cosines):
+    def features(self, coords: Tensor) -> Tensor:
+        return coords
+
+
+def test_missing_methods_of_fields_with_a_last_linear_map_are_named() -> None:
+    with pytest.raises(NotImplementedError, match=r"WithFeatures must define readout\(\)"):
+        WithFeatures(2, 3)(torch.rand(7, 2), channels=2)
+    with pytest.raises(NotImplementedError, match=r"WithFeatures must define features_from\("):
+        WithFeatures(2, 3).features_from(torch.rand(7, 2), [])
+
+
+def test_missing_methods_of_filter_networks_are_named() -> None:
+    net = kf.fields.FilterNetwork(1, 3, gamma=torch.ones(()))
+    with pytest.raises(NotImplementedError, match=r"FilterNetwork must define envelope\("):
+        net(torch.rand(5, 1))
+    with pytest.raises(NotImplementedError, match=r"FilterNetwork must define inverse_widths\(\)"):
+        net.max_frequency()

@@ -124,7 +124,7 @@ class Field(nn.Module):
 
     def readout(self) -> tuple[Tensor, Tensor]:
         """Return the last linear map, (channels, hidden) and (channels,), of a field that has :meth:`features`."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define readout(), the last linear map after features()")
 
     @classmethod
     def readouts(cls, fields: Sequence[Field], channels: int | None = None) -> tuple[Tensor, Tensor]:
@@ -146,7 +146,9 @@ class Field(nn.Module):
         Returns:
             (points, hidden) or (n, points, hidden) features.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define features_from(coords, parameters), which its architecture() promises"
+        )
 
     def evaluate_first(self, coords: Tensor, channels: int) -> Tensor:
         """Return the first ``channels`` values at checked ``coords``; a field with features computes no others."""

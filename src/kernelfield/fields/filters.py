@@ -116,7 +116,9 @@ class FilterNetwork(Field):
             coords: (points, dim) coordinates.
             shape: the parameters :attr:`envelope_parameters`, of one network or stacked, (…, filters, hidden, ·) each.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define envelope(coords, *shape), the envelope of the sines or None"
+        )
 
     #: names of the parameters that shape the envelope
     envelope_parameters: tuple[str, ...] = ()
@@ -228,7 +230,9 @@ class FilterNetwork(Field):
 
     def inverse_widths(self) -> Tensor | None:
         """Return the inverse widths γ of the envelopes, (filters, hidden, 1 or dim), or None without envelopes."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__} must define inverse_widths(), with which max_frequency() widens the band"
+        )
 
     def max_frequency(self, cut: float = 2.0) -> Tensor:
         """Return the sum of the filters' :meth:`bandwidths`: in a product, frequencies add (chapter 5, Eq. 10)."""
