@@ -5,7 +5,7 @@
     python benchmarks/conv.py --json benchmarks/results/conv-cpu.json
     python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks/convolution.md
     python benchmarks/conv.py --calibrate           # measure the cost model behind "auto"
-    python benchmarks/conv.py --calibrate --kinds 1d-dense
+    python benchmarks/conv.py --calibrate --kinds 1d-dense --shapes 24
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 
 Every row compares, in turns, the default (``auto``), our FFT (``fft``), the plain formula with torch.fft (``plain``)
@@ -240,13 +240,14 @@ def main() -> None:
     task = parser.add_mutually_exclusive_group()
     task.add_argument("--calibrate", action="store_true", help="measure and write the constants of the cost model")
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=(), help="calibrate only these kinds")
+    parser.add_argument("--shapes", type=int, metavar="N", help="calibrate with this many shapes of each kind")
     task.add_argument("--chunks", action="store_true", help="time against CHUNK_BYTES")
     args = parser.parse_args()
 
     device = torch.device(args.device)
     settle_allocator()
     if args.calibrate:
-        results, text = calibrate(device, args.seed, tuple(args.kinds))
+        results, text = calibrate(device, args.seed, tuple(args.kinds), args.shapes)
     elif args.chunks:
         results = chunks(device, args.quick)
         text = render_chunks(results)

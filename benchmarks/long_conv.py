@@ -6,7 +6,6 @@
     python benchmarks/long_conv.py --quick                 # tiny shapes in Triton's interpreter, to see that it runs
     python benchmarks/long_conv.py --sizes                 # lines to 2²⁴, planes to 4096² and volumes to 256³
     python benchmarks/long_conv.py --warm 3/16             # compile a sixteenth of the kernels into Triton's cache
-    python benchmarks/long_conv.py --calibrate results.json  # fit the cost model behind "auto" to saved results
 
 Every row is one depthwise convolution, forward and backward to input and kernel, replayed as a CUDA graph so that
 launches do not count: ours in bfloat16 and in float32 with the precision of tf32 ("high"), the plain formula with
@@ -21,7 +20,6 @@ import argparse
 import json
 import math
 import os
-import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +30,6 @@ from _measure import copy_bandwidth, graphed, machine, median_seconds, peak_byte
 from _tables import MISSING, describe, number, replace_section, table
 
 from kernelfield.ops import conv
-from kernelfield.ops.conv.measured import SHIPPED as CONSTANTS
 from kernelfield.ops.conv.triton import obstacle, selfcheck
 
 if TYPE_CHECKING:
@@ -231,54 +228,6 @@ def render(report: Results) -> str:
 {table(HEADER, rows)}"""
 
 
-def calibrate(report: Results) -> str:
-    """Fit the costs of the tensor-core convolution, a launch and a rate per value, to saved results, and write them.
-
-    The FFT's rate per butterfly is raised to what the formula shows at these sizes: the shapes that ``conv.py``
-    calibrates it with are bound by launches on a large GPU.
-    """
-    constants = json.loads(CONSTANTS.read_text())
-    costs = constants["devices"]["cuda"]
-    # Three products of tf32 take five times as long as one of float16: one took 1.2 to 1.7 times as long when both were
-    # measured. A third of a training step is its forward pass.
-    kinds = {"triton": ("bf16", 1), "triton, single": ("tf32", 1), "triton, single, three products": ("tf32", 5)}
-    modes = {"training": 1.0, "forward": 1 / 3}
-    rows = [
-        (Case(*row["shape"][:2], tuple(row["shape"][2:]), tuple(row["points"])), row) for row in report["rows"].values()
-    ]
-    for dim in (1, 2, 3):
-        kind = f"{dim}d-depthwise"
-        of_dim = [(case, row) for case, row in rows if len(case.lengths) == dim]
-        if not of_dim:
-            continue
-        butterfly = mean([row["seconds"]["plain"] / case.work.butterflies for case, row in of_dim])
-        for mode, share in modes.items():
-            rates = costs[mode]["fft"][kind]["rates"]
-            rates[1] = max(rates[1], rounded(share * butterfly))
-            for method, (dtype, longer) in kinds.items():
-                known = [pair for pair in of_dim if dtype in pair[1]["seconds"]] or [
-                    pair for pair in rows if dtype in pair[1]["seconds"]
-                ]
-                rate = longer * mean([row["seconds"][dtype] / case.work.tiles for case, row in known])
-                # What a step costs where the GPU has least to do.
-                launch = min(row["eager_seconds"].get(dtype, math.inf) for _, row in rows)
-                entry = {"rates": [rounded(share * launch), rounded(share * rate)]}
-                costs[mode].setdefault(method, {})[kind] = entry
-    text = json.dumps(constants, indent=1)
-    text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)
-    CONSTANTS.write_text(text + "\n")
-    return f"Written to {CONSTANTS}."
-
-
-def mean(values: list[float]) -> float:
-    """Return the geometric mean."""
-    return math.exp(sum(map(math.log, values)) / len(values))
-
-
-def rounded(value: float) -> float:
-    return float(f"{value:.3g}")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="tiny shapes, also without a GPU")
@@ -288,12 +237,8 @@ def main() -> None:
     parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th row")
     parser.add_argument("--json", type=Path, help="where to write the measurements")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
-    parser.add_argument("--calibrate", type=Path, metavar="JSON", help="fit the cost model to saved measurements")
     parser.add_argument("--markdown", type=Path, help="put the tables into this file")
     options = parser.parse_args()
-    if options.calibrate is not None:
-        print(calibrate(json.loads(options.calibrate.read_text())))
-        return
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     if device.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"

@@ -197,7 +197,7 @@ def test_compiled_networks_with_cuda_graphs(name: str) -> None:
         # Channels and length as in chapter 3, for which tensor cores are used.
         net: nn.Module = kf.CCNN(1, 3, size=784, channels=32, blocks=2, hidden=8)
     elif name == "gsanet":
-        net = kf.create_model("gsanet_rotmnist_r4", out_channels=3)
+        net = kf.create_model("gsanet_rotmnist_r4", out_channels=3, dropout=0.0)
     else:
         attention = {"attention": "full"} if name.startswith("attentive") else {}
         net = kf.create_model("p4cnn", channels=4, out_channels=3, dropout=0.0, **attention)

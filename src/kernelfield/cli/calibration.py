@@ -85,11 +85,13 @@ def _device(name: str) -> torch.device:
 
 def _table(costs: dict[str, Any]) -> list[str]:
     """Return one line per mode, method and kind, with the time of a call and of one operation of each kind."""
-    lines = [f"{'mode':<9}{'method':<32}{'kind':<14}{'call, µs':>11}{'rates, ps':>34}"]
-    for mode in ("forward", "training"):
-        for method, kinds in costs[mode].items():
+    from ..ops.conv.measured import GRAPH, MODES  # noqa: PLC0415
+
+    lines = [f"{'mode':<15}{'method':<32}{'kind':<14}{'call, µs':>11}{'rates, ps':>34}"]
+    for mode in (*MODES, *(GRAPH + mode for mode in MODES)):
+        for method, kinds in costs.get(mode, {}).items():
             for kind, entry in kinds.items():
                 first, *rates = entry["rates"]
                 rest = " ".join(f"{1e12 * rate:.3g}" for rate in rates)
-                lines.append(f"{mode:<9}{method:<32}{kind:<14}{1e6 * first:>11.1f}{rest:>34}")
+                lines.append(f"{mode:<15}{method:<32}{kind:<14}{1e6 * first:>11.1f}{rest:>34}")
     return lines

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from ..ops.backend import recorded_launches
 from .tree import rebuild
 
 if TYPE_CHECKING:
@@ -89,6 +90,7 @@ def nesting() -> Iterator[None]:
     """Run the block as part of a captured function."""
     _active.value = True
     try:
-        yield
+        with recorded_launches():
+            yield
     finally:
         _active.value = False

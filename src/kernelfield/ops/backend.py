@@ -11,6 +11,7 @@ Triton only if this module allows it.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
@@ -24,14 +25,16 @@ from torch.utils.checkpoint import checkpoint
 from .._arguments import checked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from torch import Tensor
 
 __all__ = [
     "SINGLE_OR_HALF",
     "fast_paths",
+    "launches_count",
     "recompute",
+    "recorded_launches",
     "traced_fast_paths",
     "unavailable",
     "use_fast_paths",
@@ -48,6 +51,8 @@ _enabled: ContextVar[bool] = ContextVar("kernelfield_fast_paths", default=_DEFAU
 _latest = _DEFAULT
 #: devices that can run Triton kernels; the CPU uses an interpreter
 _WITH_KERNELS = ("cuda", "cpu")
+#: whether launches become part of a CUDA graph
+_recorded: ContextVar[bool] = ContextVar("kernelfield_recorded_launches", default=False)
 _HAS_TRITON = importlib.util.find_spec("triton") is not None
 
 
@@ -94,6 +99,26 @@ def fast_paths() -> bool:
 def traced_fast_paths() -> bool:
     """Return whether traced code may call operators that have no other path than Triton kernels."""
     return _HAS_TRITON and _latest
+
+
+@contextlib.contextmanager
+def recorded_launches(recorded: bool = True) -> Iterator[None]:
+    """Choose methods by their time on the device inside the ``with`` block, whose launches become a CUDA graph.
+
+    >>> with recorded_launches():
+    ...     launches_count()
+    False
+    """
+    before = _recorded.set(recorded)
+    try:
+        yield
+    finally:
+        _recorded.reset(before)
+
+
+def launches_count() -> bool:
+    """Return whether the host's time for launches counts; not in a CUDA graph, nor in compiled code, which has few."""
+    return not torch.compiler.is_compiling() and not _recorded.get()
 
 
 def unavailable(device: torch.device) -> str | None:
@@ -157,7 +182,8 @@ def use_triton(x: Tensor, dtypes: Collection[torch.dtype] = SINGLE_OR_HALF) -> b
 def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     """Return ``function(*arguments)`` and save only the arguments; the backward pass computes the result again.
 
-    The backward pass uses the same setting of :func:`use_fast_paths`, although autograd runs it in another thread.
+    The backward pass uses the same settings of :func:`use_fast_paths` and :func:`recorded_launches`, although autograd
+    runs it in another thread.
 
     >>> x = torch.ones(3, requires_grad=True)
     >>> recompute(torch.exp, x).sum().backward()
@@ -170,10 +196,10 @@ def recompute(function: Callable[..., Tensor], *arguments: Any) -> Tensor:
     if torch.compiler.is_compiling():
         traced: Tensor = checkpoint(function, *arguments, use_reentrant=False, preserve_rng_state=False)
         return traced
-    enabled = fast_paths()
+    enabled, recorded = fast_paths(), not launches_count()
 
     def run(*arguments: Any) -> Tensor:
-        with use_fast_paths(enabled):
+        with use_fast_paths(enabled), recorded_launches(recorded):
             return function(*arguments)
 
     result: Tensor = checkpoint(run, *arguments, use_reentrant=False, preserve_rng_state=False)

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from kernelfield import FlexConv
 from kernelfield._step_hooks import pause_step_hooks
 from kernelfield.fields import SIREN
+from kernelfield.layers.continuous import learned_size
 from kernelfield.layers.continuous.kernel_support import KernelSupport, bucket
 from kernelfield.layers.continuous.learned_size import DelayedSizes
 from kernelfield.testing import assert_compiles
@@ -288,6 +289,49 @@ def test_delayed_sizes_never_leave_compiled_steps_too_small() -> None:
         layer.mask.sigma.fill_(0.3)
         sizes.catch_up()
     assert layer.kernel_support.compiled_steps >= layer.kernel_support.steps > (160,)
+
+
+def test_steps_of_compiled_code_alone_follow_late_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU, where a read would wait for the step."""
+    monkeypatch.setattr(learned_size, "_waits", lambda _: True)
+    torch.compiler.reset()
+    net = torch.nn.Sequential(FlexConv(1, 2, size=256, sigma=0.05), FlexConv(2, 1, size=256, sigma=0.02))
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(net, backend=counter, fullgraph=True)
+    supports = [layer.kernel_support for layer in net]
+    sigmas = [layer.mask.sigma for layer in net]
+    optimizer, x = torch.optim.SGD(sigmas, lr=1.0), torch.randn(1, 1, 256)
+    read: list[Any] = []
+    original = learned_size.read_sizes
+
+    def count(sizes: Any, after_step: bool = False) -> None:
+        if after_step:
+            read.extend(sizes)
+        original(sizes, after_step)
+
+    monkeypatch.setattr(learned_size, "read_sizes", count)
+    for step in range(30):
+        compiled(x)
+        # A mask that grows by less than the slack in two steps is never cut.
+        for support in supports:
+            assert support.compiled_steps >= KernelSupport(support.mask, support.size).steps
+        for sigma, rate in zip(sigmas, (0.002, 0.001), strict=True):
+            sigma.grad = torch.full_like(sigma, -rate)
+        optimizer.step()
+        assert not read, step
+    assert supports[0].compiled_steps == supports[1].compiled_steps
+    assert counter.frame_count <= 4
+    wide = supports[0].compiled_steps
+    exact = KernelSupport(supports[0].mask, supports[0].size).steps
+    net(x)  # eager code reads now, and from then on after each step
+    assert supports[0].steps == exact <= wide
+    optimizer.step()
+    assert len(read) == 2
+    assert supports[0].steps == KernelSupport(supports[0].mask, supports[0].size).steps
+    compiled(x)
+    optimizer.step()
+    assert len(read) == 2
+    torch.compiler.reset()
 
 
 def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow() -> None:

@@ -90,13 +90,21 @@ class KernelSupport(LearnedSize):
                 for kept, least, most in zip(self._delayed, need, grown, strict=True)
             )
         self.steps = need
+        self._set_share(need)
+        if self.share > self.common_share:
+            self.use_share(self.share)
+
+    def update_share(self, numbers: Sequence[float], slack: float) -> None:
+        reach = self.mask.reach_from(numbers)
+        self._set_share([_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reach, self.size, strict=True)])
+
+    def _set_share(self, need: Sequence[int]) -> None:
+        """Set the share to one in which a reach of ``need`` steps fits, unless the present one is suitable."""
         share = 0.0
         for steps, n in zip(need, self.size, strict=True):
             share = max(share, steps / n)
         if not share <= self.share <= _SHRINKS * share:
             self.share = _fitting_share(share)
-        if self.share > self.common_share:
-            self.use_share(self.share)
 
     def use_share(self, share: float) -> None:
         self.common_share = share

@@ -8,6 +8,9 @@ calls of a compiled program and, on a GPU, those through ``.data``. Masks are th
 switched, unless the host knows that their values are the same. Masks that show a change are read after each step of any
 optimiser.
 
+Compiled steps use few sizes, with room for masks to grow. If no eager code has used the sizes since the last step on a
+GPU, the hook does not wait: it uses a copy of two steps ago.
+
 Compiled code cannot read a mask that :func:`torch.func.functional_call` puts in the place of the layer's own. It sees
 that the tensors are others (:meth:`LearnedSize.fits`) and must then use sizes that suit every mask.
 
@@ -18,7 +21,6 @@ host behind the step's own work and uses it two steps later, with a margin becau
 from __future__ import annotations
 
 from collections import deque
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +38,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DelayedSizes", "LearnedSize", "read_sizes"]
 
+
+#: additional reach, in units of a layer's size, by which a mask may have grown since its numbers were copied
+SLACK = 0.02
 
 _is_leaf = attrgetter("is_leaf")
 
@@ -75,6 +80,10 @@ class LearnedSize:
         self.share = self.common_share = 0.0
         #: whether an optimiser has moved the masks in this process
         self.is_trained = False
+        #: whether eager code has used the sizes since the last step of an optimiser
+        self.is_used = False
+        #: copies of the numbers of sizes that only compiled code uses, in the first of those sizes
+        self._late: HostCopies | None = None
         #: whether the sizes belong to this state and the state holds values, so that an equal state needs no new read
         self._is_exact = False
         if type(self).clamp_ is not LearnedSize.clamp_:
@@ -88,6 +97,9 @@ class LearnedSize:
     def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
         """Set the sizes from the values of :meth:`measure`; ``slack`` is above 0 if the values are a few steps old."""
         raise NotImplementedError
+
+    def update_share(self, numbers: Sequence[float], slack: float) -> None:
+        """Set the share from values of :meth:`measure` that are a few steps old, and no size that eager code uses."""
 
     def use_share(self, share: float) -> None:
         """Let compiled training steps use this share of the full size, in which all masks fit."""
@@ -115,6 +127,7 @@ class LearnedSize:
 
     def refresh(self) -> None:
         """Read the masks if they have changed since they were last read, unless step hooks are paused."""
+        self.is_used = True
         if self.stale:
             self.read()
 
@@ -172,14 +185,59 @@ def read_sizes(sizes: Iterable[LearnedSize], after_step: bool = False) -> None:
         # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
         _update_all([(size, _count(numbers)) for size, numbers in entries], flat)
-    share = 0.0
     for size in sizes:
         size._is_exact = size._read_at is not None and has_values(size._read_at)  # noqa: SLF001
-        share = max(share, size.share)
-    for size in sizes:
         size.is_trained = size.is_trained or after_step
+    _use_common_share(sizes)
+
+
+def _use_common_share(sizes: Sequence[LearnedSize]) -> None:
+    share = max([size.share for size in sizes], default=0.0)
+    for size in sizes:
         if size.common_share != share:
             size.use_share(share)
+
+
+class HostCopies:
+    """Copies of numbers to the host, each used some steps after it was started, without waiting for the device.
+
+    Args:
+        delay: number of steps after which a copy is used.
+
+    >>> copies = HostCopies(delay=2)
+    >>> for step in (1.0, 2.0):
+    ...     copies.start(torch.tensor([step]), ["a mask"])
+    >>> copies.arrived()
+    (['a mask'], [1.0])
+    """
+
+    def __init__(self, delay: int = 2) -> None:
+        self.delay = delay
+        self._copies: deque[tuple[Any, Tensor, Any]] = deque()
+
+    def start(self, numbers: Tensor, sizes: Any = None) -> None:
+        """Start the copy of ``numbers``, which belong to ``sizes``."""
+        if numbers.device.type != "cuda":
+            self._copies.append((sizes, numbers.clone(), None))
+            return
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        arrived = torch.cuda.Event()
+        arrived.record()
+        self._copies.append((sizes, host, arrived))
+
+    def arrived(self) -> tuple[Any, list[float]] | None:
+        """Return the sizes and numbers of ``delay`` steps ago; None if there are none yet."""
+        if len(self._copies) < self.delay:
+            return None
+        sizes, host, arrived = self._copies.popleft()
+        if arrived is not None:
+            arrived.synchronize()
+        return sizes, host.tolist()
+
+    def drop(self) -> None:
+        """Forget the copies that were started."""
+        self._copies.clear()
 
 
 class DelayedSizes:
@@ -196,13 +254,12 @@ class DelayedSizes:
         delay: number of steps after which a copy is used.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], slack: float = 0.02, delay: int = 2) -> None:
+    def __init__(self, parameters: Iterable[Tensor], slack: float = SLACK, delay: int = 2) -> None:
         own = {id(p) for p in parameters}
         found = [size for size in _sizes if any(id(p) in own for p in _parameters(size))]
         counts = [(size, _count(size.measure())) for size in found]
         self.sizes = [(size, count) for size, count in counts if count]
-        self.slack, self.delay = slack, delay
-        self._copies: deque[tuple[Tensor, Any]] = deque()
+        self.slack, self._copies = slack, HostCopies(delay)
         self.catch_up()
 
     @property
@@ -219,24 +276,13 @@ class DelayedSizes:
 
     def copy_to_host(self, numbers: Tensor | None) -> None:
         """Start the copy of ``numbers``, the result of :meth:`measure`."""
-        if numbers is None:
-            return
-        if numbers.device.type != "cuda":
-            self._copies.append((numbers.clone(), None))
-            return
-        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
-        host.copy_(numbers, non_blocking=True)
-        arrived = torch.cuda.Event()
-        arrived.record()
-        self._copies.append((host, arrived))
+        if numbers is not None:
+            self._copies.start(numbers)
 
     def update(self) -> None:
         """Set the sizes from the copy of ``delay`` steps ago, if there is one."""
-        while len(self._copies) >= self.delay:
-            host, arrived = self._copies.popleft()
-            if arrived is not None:
-                arrived.synchronize()
-            _update_all(self.sizes, host.tolist(), self.slack)
+        while (found := self._copies.arrived()) is not None:
+            _update_all(self.sizes, found[1], self.slack)
 
     def was_read(self) -> bool:
         """Return whether a size was read in the ordinary way, without slack, since the last :meth:`catch_up`."""
@@ -244,7 +290,7 @@ class DelayedSizes:
 
     def catch_up(self) -> None:
         """Read the masks now, waiting for the device, and drop pending copies."""
-        self._copies.clear()
+        self._copies.drop()
         self._read_at = [size._read_at for size, _ in self.sizes]  # noqa: SLF001
         numbers = self.measure()
         if numbers is not None:
@@ -271,6 +317,38 @@ def _clamp(sizes: Iterable[LearnedSize]) -> None:
         size.clamp_()
 
 
+def _waits(device: torch.device) -> bool:
+    """Return whether reading a number makes the host wait."""
+    return device.type == "cuda"
+
+
+def _after_step(sizes: list[LearnedSize]) -> None:
+    """Read the sizes that eager code uses; follow those that only compiled code uses without waiting."""
+    late = [size for size in sizes if size.common_share and not size.is_used and _waits(size.tensors()[0].device)]
+    now = [size for size in sizes if size not in late]
+    for size in now:
+        size.is_used, size._late = False, None  # noqa: SLF001
+    if now:
+        read_sizes(now, after_step=True)
+    if late:
+        _follow_late(late)
+
+
+@torch.no_grad()
+def _follow_late(sizes: list[LearnedSize]) -> None:
+    """Use the numbers of two steps ago for the share of compiled code, and start a copy of those of now."""
+    copies = sizes[0]._late = sizes[0]._late or HostCopies()  # noqa: SLF001
+    if (found := copies.arrived()) is not None:
+        measured, values = found[0], iter(found[1])
+        for size, count in measured:
+            size.update_share([next(values) for _ in range(count)], SLACK)
+        _use_common_share([size for size, _ in measured])
+    numbers = [(size, size.measure()) for size in sizes]
+    for size in sizes:
+        size.is_trained = True
+    copies.start(torch.cat([part for _, parts in numbers for part in parts]), [(s, _count(p)) for s, p in numbers])
+
+
 # Masks are clamped before they are read, and also while hooks are paused, because clamping never waits for the device.
 _clamped = on_optimizer_step(_parameters, _clamp, while_paused=True)
-_sizes = on_optimizer_step(_parameters, partial(read_sizes, after_step=True), also=lambda size: size.stale)
+_sizes = on_optimizer_step(_parameters, _after_step, also=lambda size: size.stale)

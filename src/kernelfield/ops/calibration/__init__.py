@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..conv.measured import MODES, costs_of, forget, read_record, record_path, shipped_costs, write_record
+from ..conv.cost import predicted
+from ..conv.measured import GRAPH, MODES, costs_of, forget, read_record, record_path, shipped_costs, write_record
 from .fit import FEWEST, Sample, expected, fit_costs, scale_costs
 from .points import measure_points
 from .shapes import KINDS, Shape, shapes_of
@@ -128,30 +129,39 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
         samples = _measure(kind, device, dtype, share)
         report = []
         for mode in MODES:
-            times = [(shape, found[mode]) for shape, found in samples]
-            known = {method: shipped_costs(device.type)[mode][method][kind] for method in METHODS}
-            fits = {method: _fit(method, times, known[method]) for method in METHODS}
-            worst = max(fit["error"] for fit in fits.values())
+            tables = {name: [(shape, found[name]) for shape, found in samples] for name in _tables(mode, device)}
+            shipped = shipped_costs(device.type)
+            fits = {
+                name: {m: _fit(m, times, (shipped.get(name) or shipped[mode])[m][kind]) for m in METHODS}
+                for name, times in tables.items()
+            }
+            worst = max(fit["error"] for found in fits.values() for fit in found.values())
             if worst > MOST_ERROR:
                 report.append(f"{mode} not kept: half of the shapes are off by {worst:.0%} or more")
                 continue
-            old = _mean_ratio(times, {method: before[mode][method][kind] for method in METHODS})
-            new = _mean_ratio(times, fits)
+            known = {name: {m: before[name][m][kind] for m in METHODS} for name in tables if name in before}
+            old, new = (_mean_ratio(tables, mode, constants) for constants in (known, fits))
             if new > old:  # a few shapes do not determine all constants
                 report.append(f"{mode} {old:.2f}, not changed")
                 continue
-            for method, constants in fits.items():
-                target.setdefault(mode, {}).setdefault(method, {})[kind] = constants
+            for name, found in fits.items():
+                for method, constants in found.items():
+                    target.setdefault(name, {}).setdefault(method, {})[kind] = constants
             report.append(f"{mode} {old:.2f} → {new:.2f}")
         return f"{len(samples)} shapes, time of the choice / best: {', '.join(report)}"
 
     return measure
 
 
+def _tables(mode: str, device: torch.device) -> tuple[str, ...]:
+    """Return the names of the tables of a mode: for launched calls and, on a GPU, for CUDA graphs."""
+    return (mode, GRAPH + mode) if device.type == "cuda" else (mode,)
+
+
 def _measure(
     kind: str, device: torch.device, dtype: torch.dtype, share: float
 ) -> list[tuple[Shape, dict[str, dict[str, float]]]]:
-    """Time both methods in both modes, for as many shapes as fit into ``share`` seconds, but at least four.
+    """Time both methods for all tables, for as many shapes as fit into ``share`` seconds, but at least four.
 
     Shapes that the device cannot compute are left out; an error of all of them is raised.
     """
@@ -168,9 +178,11 @@ def _measure(
         if len(samples) >= 4 and time.perf_counter() - begin > share:
             break
         try:
-            times = {
-                mode: least_seconds(shape.calls(METHODS, device, dtype, mode == "training"), device) for mode in MODES
-            }
+            times = {}
+            for mode in MODES:
+                calls = shape.calls(METHODS, device, dtype, mode == "training")
+                for name in _tables(mode, device):
+                    times[name] = least_seconds(calls, device, graphs=name != mode)
         except (RuntimeError, MemoryError) as error:  # too large for this device, or refused by a library
             refused = error
             continue
@@ -184,10 +196,14 @@ def _fit(method: str, samples: list[Sample], known: dict[str, Any]) -> dict[str,
     return fit_costs(method, samples) if len(samples) >= FEWEST else scale_costs(method, samples, known)
 
 
-def _mean_ratio(samples: list[Sample], constants: dict[str, dict[str, Any]]) -> float:
-    """Return the mean time of the methods that ``constants`` select, relative to the fastest methods."""
+def _mean_ratio(tables: dict[str, list[Sample]], mode: str, constants: dict[str, dict[str, dict[str, Any]]]) -> float:
+    """Return the mean time of the methods that ``constants`` select, relative to the fastest, over all tables."""
+    launched, graph = constants[mode], constants.get(GRAPH + mode, {})
     ratios = []
-    for shape, times in samples:
-        chosen = min(METHODS, key=lambda method: expected(method, shape, constants[method]))
-        ratios.append(times[chosen] / min(times[method] for method in METHODS))
+    for name, samples in tables.items():
+        for shape, times in samples:
+            chosen = min(
+                METHODS, key=lambda m: predicted(m, shape.work, launched[m], graph.get(m), launches=name == mode)
+            )
+            ratios.append(times[chosen] / min(times[method] for method in METHODS))
     return sum(ratios) / len(ratios)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from ..conv.cost import terms
+from ..conv.cost import predicted, terms
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,8 +27,7 @@ FEWEST = 24
 
 def expected(method: str, shape: Shape, constants: dict[str, Any]) -> float:
     """Return the seconds that ``constants`` predict."""
-    counts = terms(method, shape.work, constants.get("short", 0))
-    return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
+    return predicted(method, shape.work, constants)
 
 
 def scale_costs(method: str, samples: Sequence[Sample], known: dict[str, Any]) -> dict[str, Any]:

@@ -57,7 +57,7 @@ SIGNALS = {
 }
 #: factor on the batch; with small batches a GPU would only spend time on launches
 LARGER_BATCH = {"cpu": 1, "cuda": 16}
-MOST_MULTIPLIES = {"cpu": 2e8, "cuda": 2e11}
+MOST_MULTIPLIES = {"cpu": 2e8, "cuda": 3e10}
 KINDS = tuple(SIGNALS)
 
 

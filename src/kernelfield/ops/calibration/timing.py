@@ -1,4 +1,4 @@
-"""Shortest times of calls, for measurements of a few milliseconds."""
+"""Shortest times of calls, and of their replays as CUDA graphs, for measurements of a few milliseconds."""
 
 from __future__ import annotations
 
@@ -15,10 +15,12 @@ __all__ = ["least_seconds"]
 
 #: seconds of one sample; shorter calls are repeated to fill it
 SAMPLE = 1e-3
+#: largest number of calls in a CUDA graph; for one short call, the launch of the graph would count
+GRAPHED = 16
 
 
 def least_seconds(
-    calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float = 0.03
+    calls: Mapping[str, Callable[[], object]], device: torch.device, budget: float = 0.03, *, graphs: bool = False
 ) -> dict[str, float]:
     """Return the shortest time of each call. Calls alternate, so that changes of the machine affect all of them.
 
@@ -28,7 +30,12 @@ def least_seconds(
         calls: functions to time, by name.
         device: device on which they run.
         budget: seconds for each function. A slower function is measured once, after a first call.
+        graphs: whether to record each call as a CUDA graph and to time its replays.
     """
+    if graphs:
+        recorded = {name: _recorded(call, device) for name, call in calls.items()}
+        least = least_seconds({name: replay for name, (replay, _) in recorded.items()}, device, budget)
+        return {name: least[name] / count for name, (_, count) in recorded.items()}
     repeats, least = {}, {}
     for name, call in calls.items():
         _sample(call, 1, device)  # in the first call, libraries choose their algorithms
@@ -56,3 +63,17 @@ def _sample(call: Callable[[], object], repeats: int, device: torch.device) -> f
     for _ in range(repeats):
         call()
     return (clock() - begin) / repeats
+
+
+def _recorded(call: Callable[[], object], device: torch.device) -> tuple[Callable[[], object], int]:
+    """Return the replay of a CUDA graph of some calls, and their number."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        _sample(call, 1, device)  # libraries allocate and choose their algorithms
+        count = max(1, min(GRAPHED, math.ceil(SAMPLE / max(_sample(call, 1, device), 1e-6))))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        for _ in range(count):
+            call()
+    return graph.replay, count

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._kinds import Choice
-from ..backend import fast_paths
+from ..backend import fast_paths, launches_count
 from .cost import cheapest, computing_dtype
 from .direct import direct_conv, prepared_direct_conv
 from .fft import fft_conv, prepared_fft_conv
@@ -110,8 +110,8 @@ def _plan(
     device = x.device
     autocast = torch.is_autocast_enabled(device.type) and torch.get_autocast_dtype(device.type)
     settings: tuple[Any, ...] = (training, causal, boundary, groups, method, fast_paths(), autocast)
-    if device.type == "cuda":  # of the products on tensor cores
-        settings = (*settings, torch.get_float32_matmul_precision())
+    if device.type == "cuda":  # of the products on tensor cores, and of costs
+        settings = (*settings, torch.get_float32_matmul_precision(), launches_count())
     key = (x.shape, kernel.shape, x.dtype, kernel.dtype, device, *settings)
     plan = _plans.get(key)
     if plan is None:

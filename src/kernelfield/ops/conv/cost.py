@@ -1,23 +1,29 @@
-"""The cost model of ``method="auto"``, with a few measured constants per device from :mod:`.measured`."""
+"""The cost model of ``method="auto"``, with a few measured constants per device from :mod:`.measured`.
+
+On a GPU the host launches kernels while the device computes earlier ones, so a step takes the longer of both times. Two
+tables tell them apart: one of ordinary calls, whose fixed part is the time of the launches, and one of CUDA graphs,
+which the host launches at once (:func:`kernelfield.ops.backend.launches_count`).
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from ..._checks import is_symbolic
+from ..backend import launches_count
 from .fft import transform_sizes
-from .measured import costs_of
+from .measured import GRAPH, costs_of
 from .shape import centres
 from .triton import obstacle, precision
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["Work", "cheapest", "computing_dtype", "seconds", "tensor_core_costs", "terms"]
+__all__ = ["Work", "cheapest", "computing_dtype", "predicted", "seconds", "tensor_core_costs", "terms"]
 
 # Float32 values per vector register. Libraries round the number of output channels up to a multiple of it.
 _LANES = 16
@@ -142,6 +148,8 @@ def seconds(
 ) -> float:
     """Return the expected time of ``method``, forward or, for ``training``, forward and backward.
 
+    In a CUDA graph it is the time on the device; otherwise at least the time of the launches.
+
     Args:
         method: "direct", "fft" or a name of tensor-core products.
         work: operation counts of the convolution.
@@ -154,7 +162,29 @@ def seconds(
     costs = costs_of(device) if isinstance(device, str) else costs_of(device.type, device.index)
     if dtype in (torch.bfloat16, torch.float16) and "bfloat16" in costs:
         costs = costs["bfloat16"]
-    constants = costs[mode][method][kind]
+    graph = costs.get(GRAPH + mode, {}).get(method, {}).get(kind)
+    return predicted(method, work, costs[mode][method][kind], graph, launches_count())
+
+
+def predicted(
+    method: str, work: Work, launched: dict[str, Any], graph: dict[str, Any] | None = None, launches: bool = True
+) -> float:
+    """Return the time that the constants of a method predict.
+
+    Args:
+        method: name of the method.
+        work: operation counts of the convolution.
+        launched: constants of ordinary calls.
+        graph: constants of calls in a CUDA graph, if they were measured.
+        launches: whether the time of launches counts.
+    """
+    if graph is None:
+        return _linear(method, work, launched)
+    alone = _linear(method, work, graph)
+    return max(alone, launched["rates"][0]) if launches else alone
+
+
+def _linear(method: str, work: Work, constants: dict[str, Any]) -> float:
     counts = terms(method, work, constants.get("short", 0))
     return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
 

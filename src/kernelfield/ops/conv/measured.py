@@ -25,6 +25,8 @@ from ..._version import __version__
 
 __all__ = [
     "FORMAT",
+    "GRAPH",
+    "MODES",
     "SHIPPED",
     "advice",
     "clear_record",
@@ -45,8 +47,11 @@ __all__ = [
 #: costs shipped with the library; written by ``benchmarks/conv.py --calibrate``
 SHIPPED = Path(__file__).with_name("costs.json")
 #: version of the cost model; records of another one are ignored
-FORMAT = 1
+FORMAT = 2
 MODES = ("forward", "training")
+#: prefix of the modes in which calls are parts of CUDA graphs
+GRAPH = "graph "
+_ALL_MODES = (*MODES, *(GRAPH + mode for mode in MODES))
 #: name of the file with the costs of a run
 RUN_FILE = "costs.json"
 
@@ -125,7 +130,7 @@ def _ignore(path: Path, why: str) -> None:
 def _check(costs: Any) -> None:
     """Raise a ValueError unless ``costs`` have the form of the shipped ones, with rates of at least zero."""
     for tables in (costs, costs.get("bfloat16", {})):
-        for mode in MODES:
+        for mode in _ALL_MODES:
             for method, kinds in tables.get(mode, {}).items():
                 for entry in kinds.values():
                     rates, short = entry["rates"], entry.get("short", 0)
@@ -229,14 +234,17 @@ def _measured(kind: str, index: int | None) -> dict[str, Any]:
 
 def merged(shipped: dict[str, Any], measured: dict[str, Any]) -> dict[str, Any]:
     """Return the shipped costs, with measured ones in their place if there are any."""
-    costs = {name: value for name, value in shipped.items() if name not in MODES} | {
-        name: value for name, value in measured.items() if name not in (*MODES, "bfloat16")
-    }
-    for mode in MODES:
-        old, new = shipped[mode], measured.get(mode, {})
-        costs[mode] = {method: old.get(method, {}) | new.get(method, {}) for method in {**old, **new}}
-    if "bfloat16" in measured:
-        costs["bfloat16"] = merged({mode: costs[mode] for mode in MODES}, measured["bfloat16"])
+    tables = ("bfloat16", *_ALL_MODES)
+    costs = {name: value for name, value in (shipped | measured).items() if name not in tables}
+    for mode in _ALL_MODES:
+        old, new = shipped.get(mode, {}), measured.get(mode, {})
+        if old or new:
+            costs[mode] = {method: old.get(method, {}) | new.get(method, {}) for method in {**old, **new}}
+    halves = [table["bfloat16"] for table in (shipped, measured) if "bfloat16" in table]
+    if halves:
+        costs["bfloat16"] = {mode: costs[mode] for mode in _ALL_MODES if mode in costs}
+        for half in halves:
+            costs["bfloat16"] = merged(costs["bfloat16"], half)
     return costs
 
 
