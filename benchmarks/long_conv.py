@@ -174,11 +174,11 @@ def run(device: torch.device, options: argparse.Namespace) -> Results:
     return report
 
 
-def warm(device: torch.device, share: str) -> None:
+def warm(device: torch.device, share: str, rows: dict[str, Any]) -> None:
     """Compile the kernels of every n-th row, so that several processes fill Triton's cache together."""
     torch.set_float32_matmul_precision("high")
     first, count = (int(n) for n in share.split("/"))
-    tasks = [(case, dtype) for case, _ in ROWS.values() for dtype in DTYPES.values()]
+    tasks = [(case, dtype) for case, _ in rows.values() for dtype in DTYPES.values()]
     for case, dtype in tasks[first::count]:
         warm_row(case, dtype, device)
         torch.cuda.empty_cache()
@@ -243,7 +243,7 @@ def main() -> None:
     if device.type == "cpu":
         os.environ["TRITON_INTERPRET"] = "1"
     if options.warm is not None:
-        warm(device, options.warm)
+        warm(device, options.warm, SIZES if options.sizes else ROWS)
         return
     report = json.loads(options.from_json.read_text()) if options.from_json else run(device, options)
     text = render(report)
