@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._geometry import keep_geometry
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
+from .._module_state import keep_geometry
 from .._signature import with_arguments_of
 from ._linear import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int
-from .._precision import in_full_precision
+from .._module_state import in_full_precision
 from ..fields import Field, MAGNet, SharedField, build_field
 from ..fields.base import field_options
 from ..layers import (

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..._computed import ComputedBuffers
+from ..._module_state import ComputedBuffers
 from .correlate import prefers_channels_last
 
 if TYPE_CHECKING:
