@@ -11,11 +11,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ._filter_values import filter_values, gaussian_envelope
 from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ..fields import Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
-from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, MAGNet
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.dropout import DROPOUT_KINDS

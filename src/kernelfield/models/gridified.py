@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._checks import per_axis
 from .._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import RATE, Int, ListOf
-from .._signature import with_arguments_of
 from ..groups import Cyclic, Trivial
 from ..layers.dropout import Dropout
 from ..layers.group import GroupBatchNorm, GroupKernel, GroupSignal, SpatialPool
