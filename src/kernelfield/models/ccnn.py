@@ -26,8 +26,7 @@ from ..layers import (
     seen_only,
 )
 from ..layers.continuous.flexconv import own_mask
-from ..layers.dropout import DROPOUT_KINDS
-from ..layers.pointwise import NORMS, uses_batch_statistics
+from ..layers.pointwise import DROPOUT_KINDS, NORMS, uses_batch_statistics
 from .kernel_arguments import KERNEL_KINDS, kernel_reach
 from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import PAIR, READOUTS, Embedding, Readout, check_norm

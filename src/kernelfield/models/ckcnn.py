@@ -12,8 +12,7 @@ from .._arguments import checked, with_arguments_of
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from ..fields import MLP, SIREN, Field, MAGNet
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
-from ..layers.dropout import DROPOUT_KINDS
-from ..layers.pointwise import NORMS
+from ..layers.pointwise import DROPOUT_KINDS, NORMS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory
 from .point_classifier import PointClassifier, append_queries, in_time_order
 from .readout import READOUTS, Embedding, Readout, check_norm

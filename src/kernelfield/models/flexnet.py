@@ -10,7 +10,7 @@ from .._arguments import checked, with_arguments_of
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
 from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
-from ..layers.dropout import DROPOUT_KINDS
+from ..layers.pointwise import DROPOUT_KINDS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory, kernel_reach
 from .point_classifier import PointClassifier, append_queries
 from .readout import READOUTS, Readout

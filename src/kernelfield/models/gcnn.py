@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from .._arguments import checked, with_arguments_of
 from .._kinds import RATE, Choice, Int
 from ..groups import Cyclic, Dihedral, Group, Trivial
-from ..layers.dropout import Dropout
+from ..layers import Dropout
 from ..layers.group import GroupBatchNorm, GroupPool, GroupResidualBlock, GroupSignal, SpatialPool
 from ..layers.group.factory import KINDS, make_group_conv, make_lifting_conv, make_projection_conv
 from .classifier import GroupClassifier
