@@ -28,8 +28,8 @@ from ..layers import (
 from ..layers.continuous.flexconv import own_mask
 from ..layers.pointwise import DROPOUT_KINDS, NORMS, uses_batch_statistics
 from .kernel_arguments import KERNEL_KINDS, kernel_reach
-from .point_classifier import PointClassifier, append_queries, in_time_order
-from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
+from .point_inputs import append_queries, in_time_order
+from .readout import PAIR, READOUTS, Embedding, PointClassifier, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:

@@ -13,9 +13,8 @@ from .._object_kinds import TensorOf
 from ..fields import Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .classifier import ReadoutClassifier
 from .kernel_arguments import KERNEL_KINDS, conv_factory
-from .readout import Readout
+from .readout import Readout, ReadoutClassifier
 from .registry import register
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from ..fields import MLP, SIREN, Field, MAGNet
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
 from ..layers.pointwise import DROPOUT_KINDS, NORMS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory
-from .point_classifier import PointClassifier, append_queries, in_time_order
-from .readout import READOUTS, Embedding, Readout, check_norm
+from .point_inputs import append_queries, in_time_order
+from .readout import READOUTS, Embedding, PointClassifier, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:

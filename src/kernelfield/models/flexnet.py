@@ -12,8 +12,8 @@ from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
 from ..layers.pointwise import DROPOUT_KINDS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory, kernel_reach
-from .point_classifier import PointClassifier, append_queries
-from .readout import READOUTS, Readout
+from .point_inputs import append_queries
+from .readout import READOUTS, PointClassifier, Readout
 from .registry import register
 
 if TYPE_CHECKING:

@@ -14,9 +14,8 @@ from .._object_kinds import TensorOf
 from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
-from .classifier import ReadoutClassifier
-from .point_classifier import check_query_points
-from .readout import Readout
+from .point_inputs import check_query_points
+from .readout import Readout, ReadoutClassifier
 from .registry import register
 
 if TYPE_CHECKING:
