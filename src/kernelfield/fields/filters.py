@@ -15,8 +15,7 @@ from .._arguments import checked, with_arguments_of
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._object_kinds import TensorOf
-from ._filter_values import filter_values, gaussian_envelope
-from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
+from ._maps import affine, filter_values, first_outputs, gaussian_envelope, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_
 

@@ -13,7 +13,7 @@ from .._arguments import checked, with_arguments_of
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._module_state import keep_geometry
-from ._linear import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
+from ._maps import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import SIREN_STARTS, start_siren_
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._kinds import POSITIVE, Choice, Int
 from .._module_state import keep_geometry
-from ._linear import project, scale_linear_
+from ._maps import project, scale_linear_
 from .base import Field
 from .mlp import ACTIVATIONS
 
