@@ -131,12 +131,13 @@ class FilterNetwork(Field):
         return self.out(self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
+        linears: Any = self.linears if has_hooks(self.linears) else [(m.weight, m.bias) for m in self.linears]
         values = self._compute(
             coords.reshape(-1, self.dim),
             self.frequency,
             self.phase,
             [getattr(self, name) for name in self.envelope_parameters],
-            [m if has_hooks(m) else (m.weight, m.bias) for m in self.linears],  # type: ignore[misc]
+            linears,
         )
         return values.view(*coords.shape[:-1], values.shape[-1])
 

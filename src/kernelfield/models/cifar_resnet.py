@@ -13,7 +13,7 @@ from .._object_kinds import TensorOf
 from ..fields import Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .kernel_arguments import KERNEL_KINDS, conv_factory
+from .kernel_arguments import KERNEL_KINDS, conv_factory, kernel_reach
 from .readout import Readout, ReadoutClassifier
 from .registry import register
 
@@ -77,8 +77,7 @@ class CIFARResNet(ReadoutClassifier):
         makers = []
         for stage in range(3):
             reach = tuple(-(-n // 2**stage) for n in lengths)
-            size = reach if kernel_size is None else (kernel_size + 1) // 2
-            makers.append(conv_factory(dim=dim, size=size, **options))
+            makers.append(conv_factory(dim=dim, size=kernel_reach(reach, kernel_size), **options))
         self.stem, self.norm = makers[0](in_channels, channels), BatchNorm(channels)
         blocks, width = [], channels
         for stage in range(3):
