@@ -216,7 +216,7 @@ def _involuntary_switches() -> int:
 
 def graphed(call: Callable[[], object]) -> Callable[[], object]:
     """Capture ``call`` as a CUDA graph, as training does, and return its replay."""
-    from kernelfield._step_hooks import pause_step_hooks  # noqa: PLC0415
+    from kernelfield._hooks import pause_step_hooks  # noqa: PLC0415
 
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from kernelfield._step_hooks import pause_step_hooks
+from kernelfield._hooks import pause_step_hooks
 
 if TYPE_CHECKING:
     import argparse

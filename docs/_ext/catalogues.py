@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer.main
 
-from kernelfield._signature import argument_texts
+from kernelfield._arguments import argument_texts
 from kernelfield.cli import app
 from kernelfield.data import describe, list_data
 from kernelfield.experiments import Recipe, find_recipe, list_recipes

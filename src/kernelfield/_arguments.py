@@ -1,4 +1,4 @@
-"""Checks of arguments, declared once beside the signature and run at every call.
+"""Arguments of functions: their checks, declared once beside the signature, and their names and descriptions.
 
 :func:`checked` reads the type of each argument from its annotation. Keyword arguments of the decorator declare ranges
 and choices, which an annotation cannot express:
@@ -11,12 +11,16 @@ and choices, which an annotation cannot express:
 
 An ``int`` is at least 1, a ``float`` is finite, a ``str`` must have its choices declared, and ``dim`` is 1 to 8.
 Compiled and exported code skips the checks: its arguments were checked when the module was built or first ran.
+
+:func:`with_arguments_of` shows, in the signature of a function, the options that it passes on to others;
+:func:`accepted_arguments`, :func:`takes_argument` and :func:`argument_texts` read a signature and its docstring.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import re
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -45,7 +49,15 @@ if TYPE_CHECKING:
     Function = TypeVar("Function", bound=Callable[..., Any])
     Class = TypeVar("Class")
 
-__all__ = ["checked", "checked_fields", "declared_kinds"]
+__all__ = [
+    "accepted_arguments",
+    "argument_texts",
+    "checked",
+    "checked_fields",
+    "declared_kinds",
+    "takes_argument",
+    "with_arguments_of",
+]
 
 _MISSING = object()
 _KIND_OF_ANNOTATION: dict[str, Kind] = {
@@ -190,6 +202,79 @@ def declared_kinds(function: Callable[..., Any]) -> Mapping[str, Kind]:
     'a finite number above 0'
     """
     return getattr(function.__init__ if isinstance(function, type) else function, "__kinds__", {})  # type: ignore[misc]
+
+
+def with_arguments_of(*others: Callable[..., Any], without: tuple[str, ...] = ()) -> Callable[[Function], Function]:
+    """Show the arguments of ``others`` in the signature of a function, in place of its ``**options``.
+
+    The function passes its ``**options`` on to ``others``. ``inspect.signature`` then lists all arguments that it
+    takes, so callers that choose or check arguments by name need no second list. Calls do not change.
+
+    Args:
+        others: the functions that take the options; where two have the same argument, the first one takes precedence.
+        without: names of arguments that the function sets itself.
+
+    >>> def draw(width, height, *, colour="red"): ...
+    >>> @with_arguments_of(draw, without=("width", "height"))
+    ... def draw_square(side, **options):
+    ...     draw(side, side, **options)
+    >>> inspect.signature(draw_square)
+    <Signature (side, *, colour='red')>
+    """
+
+    def decorate(function: Function) -> Function:
+        own = inspect.signature(function)
+        *kept, options = own.parameters.values()
+        if options.kind is not options.VAR_KEYWORD:
+            raise TypeError(f"{function.__qualname__} must end with **options, got {own}")
+        named = {p.name for p in kept} | set(without)
+        passed = {p.name: p for other in reversed(others) for p in inspect.signature(other).parameters.values()}
+        added = [
+            p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
+            for p in sorted(passed.values(), key=lambda p: p.kind is p.VAR_KEYWORD)
+            if p.name not in named
+        ]
+        function.__signature__ = own.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
+        return function
+
+    return decorate
+
+
+def accepted_arguments(function: Callable[..., Any]) -> frozenset[str] | None:
+    """Return the names of a function's arguments; None for a function with ``**options``, which takes any name.
+
+    >>> sorted(accepted_arguments(lambda x, step=1: x)), accepted_arguments(lambda x, **options: x)
+    (['step', 'x'], None)
+    """
+    parameters = inspect.signature(function).parameters
+    return None if any(p.kind is p.VAR_KEYWORD for p in parameters.values()) else frozenset(parameters)
+
+
+def takes_argument(function: Callable[..., Any], name: str) -> bool:
+    """Return whether a function takes an argument of this name, by itself or among its ``**options``.
+
+    >>> takes_argument(lambda x, step=1: x, "mask"), takes_argument(lambda x, **options: x, "mask")
+    (False, True)
+    """
+    accepted = accepted_arguments(function)
+    return accepted is None or name in accepted
+
+
+def argument_texts(function: Callable[..., Any]) -> dict[str, str]:
+    """Return the description of each argument in the section "Args:" of a docstring, as plain text.
+
+    >>> argument_texts(with_arguments_of)["without"]
+    'names of arguments that the function sets itself.'
+    """
+    doc = inspect.getdoc(function) or ""
+    found = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", doc, flags=re.DOTALL | re.MULTILINE)
+    texts = (
+        {}
+        if found is None
+        else dict(re.findall(r"^    (\w+): (.*?)(?=^    \w+: |\Z)", found[1], re.DOTALL | re.MULTILINE))
+    )
+    plain = {name: re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", text) for name, text in texts.items()}
+    return {name: " ".join(text.replace("``", "").split()) for name, text in plain.items()}
 
 
 def _own_parameters(function: Callable[..., Any]) -> tuple[str, ...]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ._arguments import checked
+from ._arguments import checked, with_arguments_of
 from ._checks import check_coords, per_axis
 from ._kinds import FINITE, POSITIVE, SHARE, Int, PerAxis
 from ._object_kinds import TensorOf
-from ._signature import with_arguments_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

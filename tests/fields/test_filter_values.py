@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernelfield.fields import MAGNet
-from kernelfield.fields._filter_values import filter_values, filter_values_reference
+from kernelfield.fields._maps import filter_values, filter_values_reference
 
 CASES = [(2, True, ()), (2, False, ()), (3, True, (2,)), (3, False, (2,)), (3, None, ()), (2, None, (2,))]
 

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from .._arguments import argument_texts
 from .._checks import check_choice, closest
-from .._signature import argument_texts
 from .app import Json, Settings, app
 from .common import errors, is_data, print_json, recipe_of
 

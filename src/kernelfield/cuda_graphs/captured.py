@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .._step_hooks import pause_step_hooks
+from .._hooks import pause_step_hooks
 from ..layers.continuous.learned_size import DelayedSizes
 from .backend import CudaBackend
 from .graph import Graph, is_nested, nesting

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
-from .._step_hooks import pause_step_hooks
+from .._hooks import pause_step_hooks
 from ..fields import SharedField
 from ..layers.continuous.frozen import FrozenKernel
 from ..layers.continuous.sampled_kernel import SampledKernel

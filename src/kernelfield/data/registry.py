@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from typing import TYPE_CHECKING, Any
 
-from .._arguments import checked
+from .._arguments import argument_texts, checked
 from .._checks import closest
 from .._kinds import TEXT
-from .._signature import argument_texts
 from . import shape as shapes_of
 from .sets import arrays
 from .sets.audio import fsdd

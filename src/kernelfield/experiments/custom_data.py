@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._arguments import checked
+from .._arguments import accepted_arguments, checked, takes_argument
 from .._kinds import STRING, TEXT, Int, ListOf
-from .._signature import accepted_arguments, takes_argument
 from ..data.io.files import find_visible, read_table
 from ..data.registry import describe
 from ..data.sets.audio import sound_folder as sound

@@ -10,7 +10,7 @@ import dataclasses
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from .._signature import takes_argument
+from .._arguments import takes_argument
 from ..groups import Bernoulli
 from .evaluation import norms_with_statistics
 from .optim import KINDS, parameter_kinds

@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._arguments import checked
+from .._arguments import checked, takes_argument
 from .._checks import check_choice
 from .._files import atomic_write
 from .._kinds import POSITIVE, TEXT, Choice
 from .._object_kinds import Instance
-from .._signature import takes_argument
 from ..data.base import Batch, one_step
 from ..data.io.files import decoding
 from ..data.labelled import CUSTOM_LOADERS, labelled_split

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .._arguments import checked
+from .._arguments import checked, takes_argument
 from .._kinds import ANY, POSITIVE, TEXT, Choice, ListOf
 from .._object_kinds import Instance
-from .._signature import takes_argument
 from ..data.base import Batch
 from ..data.io.arrays import as_numbers
 from ..data.io.files import find_visible, read_lines

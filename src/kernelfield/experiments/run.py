@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .._arguments import checked
+from .._arguments import checked, takes_argument
 from .._checks import check_choice
 from .._files import remove_drafts, write_text
-from .._signature import takes_argument
 from ..data.io.files import decoding, read_lines
 from ..models import create_model
 from ..models.registry import configuration

@@ -9,10 +9,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from .._arguments import checked
+from .._arguments import accepted_arguments, checked
 from .._kinds import PROBABILITY, Choice, Int, ListOf
 from .._object_kinds import Instance
-from .._signature import accepted_arguments
 from ..data.base import Batch
 from ..layers.continuous.kernel_sampler import sampled_once
 from .effects import check_parts

@@ -14,7 +14,7 @@ from .._arguments import checked
 from .._hooks import has_hooks
 from .._kinds import TEXT, Choice
 from .._object_kinds import TensorOf
-from ._linear import first_outputs
+from ._maps import first_outputs
 from .start import SCALING
 
 if TYPE_CHECKING:

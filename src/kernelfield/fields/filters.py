@@ -11,13 +11,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
-from ._filter_values import filter_values, gaussian_envelope
-from ._linear import affine, first_outputs, project, scale_linear_, stack_linears
+from ._maps import affine, filter_values, first_outputs, gaussian_envelope, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import FILTER_STARTS, start_maps_, start_sines_
 
@@ -133,12 +131,13 @@ class FilterNetwork(Field):
         return self.out(self.features(coords))
 
     def features(self, coords: Tensor) -> Tensor:
+        linears: Any = self.linears if has_hooks(self.linears) else [(m.weight, m.bias) for m in self.linears]
         values = self._compute(
             coords.reshape(-1, self.dim),
             self.frequency,
             self.phase,
             [getattr(self, name) for name in self.envelope_parameters],
-            [m if has_hooks(m) else (m.weight, m.bias) for m in self.linears],  # type: ignore[misc]
+            linears,
         )
         return values.view(*coords.shape[:-1], values.shape[-1])
 

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import checked
-from .._geometry import keep_geometry
+from .._arguments import checked, with_arguments_of
 from .._hooks import has_hooks
 from .._kinds import POSITIVE, Choice, Int
-from .._signature import with_arguments_of
-from ._linear import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
+from .._module_state import keep_geometry
+from ._maps import WeightNormLinear, affine, first_outputs, project, scale_linear_, stack_linears
 from .base import Architecture, Field
 from .start import SIREN_STARTS, start_siren_
 

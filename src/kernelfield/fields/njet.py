@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._checks import per_axis
-from .._computed import ComputedBuffers
 from .._kinds import POSITIVE, Int, PerAxis
+from .._module_state import ComputedBuffers
 from .base import Field
 
 if TYPE_CHECKING:

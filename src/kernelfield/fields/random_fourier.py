@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
-from .._geometry import keep_geometry
 from .._kinds import POSITIVE, Choice, Int
-from ._linear import project, scale_linear_
+from .._module_state import keep_geometry
+from ._maps import project, scale_linear_
 from .base import Field
 from .mlp import ACTIVATIONS
 

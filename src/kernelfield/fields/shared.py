@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from .._arguments import checked
 from .._hooks import has_hooks
 from .._object_kinds import Instance
-from ._linear import scale_linear_
+from ._maps import scale_linear_
 from .base import Field
 
 __all__ = ["SharedField"]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._checks import per_axis
 from .._kinds import FINITE, POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from .base import Field
 
 if TYPE_CHECKING:

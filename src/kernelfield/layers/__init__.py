@@ -3,17 +3,16 @@
 - ``continuous/``: convolutions whose kernel is sampled from a field;
 - ``group/``: layers on groups;
 - ``points/``: layers between point clouds and grids;
-- ``pointwise`` (linear maps and norms of channels), ``dropout``: parts used by all of them;
+- ``pointwise``: linear maps, norms and dropout of channels, used by all of them;
 - ``penalties`` on the kernels of a network.
 """
 
 from . import continuous, group, points
 from .continuous import *
-from .dropout import Dropout
 from .group import *
 from .penalties import aliasing_loss, kernel_frequency, kernel_l2, kernel_norm, nyquist
 from .points import *
-from .pointwise import BatchNorm, ChannelNorm, CumulativeNorm, Pointwise, make_norm, normalise
+from .pointwise import BatchNorm, ChannelNorm, CumulativeNorm, Dropout, Pointwise, make_norm, normalise
 
 __all__ = [
     "BatchNorm",

@@ -1,4 +1,4 @@
-"""Linear maps and norms of channels, for signals with any number of spatial axes, and for points."""
+"""Linear maps, norms and dropout of channels, for signals with any number of spatial axes, and for points."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from .._arguments import checked
-from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
+from .._kinds import NOT_NEGATIVE, POSITIVE, PROBABILITY, Choice
 from .._object_kinds import TensorOf
-from ..ops.fused import activate, linear, mapped_offset, norm_with_identity
+from ..ops.fused import activate, drop, linear, mapped_offset, norm_with_identity
 from ..ops.fused.synced_norm import has_several_processes, synced_batch_norm
 
 if TYPE_CHECKING:
@@ -22,11 +22,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BATCH_STATISTICS",
+    "DROPOUT_KINDS",
     "NORMS",
     "NORMS_THAT_LOOK_AHEAD",
     "BatchNorm",
     "ChannelNorm",
     "CumulativeNorm",
+    "Dropout",
     "Pointwise",
     "make_norm",
     "normalise",
@@ -37,6 +39,7 @@ __all__ = [
 NORMS = ("batch", "batch-statistics", "channel", "cumulative", "layer", "none")
 #: norms whose output at a position depends on later positions, in evaluation too
 NORMS_THAT_LOOK_AHEAD = ("batch-statistics", "layer")
+DROPOUT_KINDS = ("values", "channels")
 
 #: warning for networks of which :func:`uses_batch_statistics` is true
 BATCH_STATISTICS = (
@@ -334,3 +337,42 @@ def normalise_with_identity(norm: nn.Module, x: Tensor) -> tuple[Tensor, Tensor]
     torch.Size([2, 3, 8])
     """
     return norm(x, with_identity=True) if isinstance(norm, BatchNorm) else (norm(x), x)
+
+
+class Dropout(nn.Dropout):
+    r"""Set values or whole channels to zero with probability p and multiply the rest by 1/(1 - p), in training.
+
+    See :func:`kernelfield.ops.fused.drop`.
+
+    Args:
+        p: probability of a zero.
+        kind: "values" draws once for each value; "channels" draws once for each sample and channel of a
+            (batch, channels, \*space) signal, like :class:`torch.nn.Dropout1d` to :class:`torch.nn.Dropout3d`.
+        few_bits: whether to draw only 16 bits per value on a CPU, which is faster. The probability is then rounded to a
+            multiple of 1/65,536, and compiled code draws different numbers. False draws as torch does.
+
+    >>> y = Dropout(0.25)(torch.ones(1000))
+    >>> sorted(set(y.tolist())), bool((y == 0).float().mean() < 0.4)
+    ([0.0, 1.3333333730697632], True)
+    >>> Dropout(0.5, kind="channels")(torch.ones(2, 3, 5)).std(dim=2).max()
+    tensor(0.)
+    """
+
+    @checked(p=PROBABILITY, kind=Choice(*DROPOUT_KINDS))
+    def __init__(self, p: float = 0.5, kind: str = "values", *, few_bits: bool = True) -> None:
+        super().__init__(p)
+        self.few_bits = few_bits
+        self.kind = kind
+
+    @checked(x=TensorOf("float"))
+    def forward(self, x: Tensor) -> Tensor:
+        if not (self.training and self.p):
+            return x
+        return drop(x, self.p, channels=self.kind == "channels", few_bits=self.few_bits)
+
+    def fused(self) -> dict[str, float | bool]:
+        """Return the arguments with which operators of :mod:`kernelfield.ops.fused` apply this dropout."""
+        return {"dropout": self.p if self.training else 0.0, "dropout_channels": self.kind == "channels"}
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, kind={self.kind!r}"

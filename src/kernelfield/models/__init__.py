@@ -5,8 +5,8 @@
 - groups: ``gcnn``, ``nin_resnet20``, ``group_unet``, ``gsanet``, ``partial_gcnn``, ``augerino``; ``wavelet_net`` with
   ``wavelet_stages``;
 - a field alone: ``image_field``;
-- shared: ``classifier`` and ``point_classifier`` (base classes), ``readout``, ``kernel_arguments``, ``registry``
-  (networks by name); ``pretrained/`` reads and writes weights.
+- shared: ``classifier`` and ``readout`` (last maps, and base classes of networks that end in them), ``point_inputs``,
+  ``kernel_arguments``, ``registry`` (networks by name); ``pretrained/`` reads and writes weights.
 """
 
 from .augerino import Augerino

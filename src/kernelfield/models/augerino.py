@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ..groups import O2, SO2, Distribution, Trivial, learned, warp
 from ..layers.group import GroupBatchNorm
 from .classifier import Classifier

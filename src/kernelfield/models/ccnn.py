@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from .._arguments import checked
 from .._kinds import RATE, Choice, Int
-from .._precision import in_full_precision
+from .._module_state import in_full_precision
 from ..fields import Field, MAGNet, SharedField, build_field
 from ..fields.base import field_options
 from ..layers import (
@@ -26,11 +26,10 @@ from ..layers import (
     seen_only,
 )
 from ..layers.continuous.flexconv import own_mask
-from ..layers.dropout import DROPOUT_KINDS
-from ..layers.pointwise import NORMS, uses_batch_statistics
+from ..layers.pointwise import DROPOUT_KINDS, NORMS, uses_batch_statistics
 from .kernel_arguments import KERNEL_KINDS, kernel_reach
-from .point_classifier import PointClassifier, append_queries, in_time_order
-from .readout import PAIR, READOUTS, Embedding, Readout, check_norm
+from .point_inputs import append_queries, in_time_order
+from .readout import PAIR, READOUTS, Embedding, PointClassifier, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:

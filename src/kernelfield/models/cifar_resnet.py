@@ -6,17 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._checks import per_axis
 from .._kinds import POSITIVE, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ..fields import Table
 from ..layers import BatchNorm, Pointwise, normalise
 from ..ops.fused import activate
-from .classifier import ReadoutClassifier
-from .kernel_arguments import KERNEL_KINDS, conv_factory
-from .readout import Readout
+from .kernel_arguments import KERNEL_KINDS, conv_factory, kernel_reach
+from .readout import Readout, ReadoutClassifier
 from .registry import register
 
 if TYPE_CHECKING:
@@ -79,8 +77,7 @@ class CIFARResNet(ReadoutClassifier):
         makers = []
         for stage in range(3):
             reach = tuple(-(-n // 2**stage) for n in lengths)
-            size = reach if kernel_size is None else (kernel_size + 1) // 2
-            makers.append(conv_factory(dim=dim, size=size, **options))
+            makers.append(conv_factory(dim=dim, size=kernel_reach(reach, kernel_size), **options))
         self.stem, self.norm = makers[0](in_channels, channels), BatchNorm(channels)
         blocks, width = [], channels
         for stage in range(3):

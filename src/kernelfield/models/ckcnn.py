@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
-from .._signature import with_arguments_of
 from ..fields import MLP, SIREN, Field, MAGNet
 from ..layers import Dropout, TwoConvBlock, run_blocks, seen_only
-from ..layers.dropout import DROPOUT_KINDS
-from ..layers.pointwise import NORMS
+from ..layers.pointwise import DROPOUT_KINDS, NORMS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory
-from .point_classifier import PointClassifier, append_queries, in_time_order
-from .readout import READOUTS, Embedding, Readout, check_norm
+from .point_inputs import append_queries, in_time_order
+from .readout import READOUTS, Embedding, PointClassifier, Readout, check_norm
 from .registry import register
 
 if TYPE_CHECKING:

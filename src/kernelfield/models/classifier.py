@@ -23,11 +23,10 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from ..layers.group import GroupSignal
-    from .readout import Readout
 
     Module = TypeVar("Module", bound=nn.Module)
 
-__all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "HeadClassifier", "ReadoutClassifier"]
+__all__ = ["Classifier", "GroupClassifier", "GroupNetwork", "HeadClassifier"]
 
 
 class Classifier(nn.Module):
@@ -247,26 +246,3 @@ class HeadClassifier(Classifier):
         head = self._head()
         head.reset(num_classes)
         self._like_self(head)
-
-
-class ReadoutClassifier(HeadClassifier):
-    """Base class of networks that end in a :class:`~kernelfield.models.readout.Readout`."""
-
-    readout: Readout
-
-    def _head(self) -> Readout:
-        return self.readout
-
-    def forward_head(
-        self, features: Tensor | GroupSignal, *, pre_logits: bool = False, mask: Tensor | None = None
-    ) -> Tensor:
-        r"""Return predictions from features; positions where ``mask`` is False do not count.
-
-        Args:
-            features: as :meth:`forward_features` returns them.
-            pre_logits: return pooled features; a dense readout does not pool.
-            mask: (batch, \*space), True where a position was seen.
-        """
-        assert isinstance(features, torch.Tensor)
-        readout = self._head()
-        return readout.pooled(features, mask) if pre_logits else readout(features, mask)

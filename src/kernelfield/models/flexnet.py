@@ -6,15 +6,14 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import POSITIVE, RATE, Choice, Int, ListOf
-from .._signature import with_arguments_of
 from ..fields import SIREN, NJet, Table
 from ..layers import BatchNorm, TwoConvBlock, normalise, run_blocks
-from ..layers.dropout import DROPOUT_KINDS
+from ..layers.pointwise import DROPOUT_KINDS
 from .kernel_arguments import KERNEL_FIELDS, KERNEL_KINDS, KERNEL_WORDS, conv_factory, kernel_reach
-from .point_classifier import PointClassifier, append_queries
-from .readout import READOUTS, Readout
+from .point_inputs import append_queries
+from .readout import READOUTS, PointClassifier, Readout
 from .registry import register
 
 if TYPE_CHECKING:

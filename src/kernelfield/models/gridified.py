@@ -7,17 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._checks import per_axis
 from .._kinds import POSITIVE, RATE, Choice, Int, PerAxis
 from .._object_kinds import TensorOf
-from .._signature import with_arguments_of
 from ..fields import Field, Table
 from ..layers import CCNNBlock, Degridify, Gridify, MessageLayer, SeparableConv, make_norm, run_blocks
 from ..layers.pointwise import NORMS
-from .classifier import ReadoutClassifier
-from .point_classifier import check_query_points
-from .readout import Readout
+from .point_inputs import check_query_points
+from .readout import Readout, ReadoutClassifier
 from .registry import register
 
 if TYPE_CHECKING:

@@ -10,11 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import RATE, Choice, Int
-from .._signature import with_arguments_of
 from ..groups import Cyclic, Dihedral, Trivial
-from ..layers.dropout import Dropout
+from ..layers import Dropout
 from ..layers.group import GroupBatchNorm, GroupPool, SpatialPool, SpatialUpsample
 from ..layers.group.factory import make_group_conv, make_lifting_conv
 from .classifier import GroupNetwork

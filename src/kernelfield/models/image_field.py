@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from .._arguments import checked
+from .._module_state import in_full_precision
 from .._object_kinds import TensorOf
-from .._precision import in_full_precision
 from ..fields import SIREN, FourierFilter, GaborFilter, MAGNet, build_field
 from .classifier import Classifier
 from .registry import register

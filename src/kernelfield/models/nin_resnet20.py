@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import RATE, Int, ListOf
-from .._signature import with_arguments_of
 from ..groups import Cyclic, Trivial
-from ..layers.dropout import Dropout
+from ..layers import Dropout
 from ..layers.group import GroupBatchNorm, GroupKernel, GroupSignal, SpatialPool
 from ..layers.group.factory import make_group_conv, make_lifting_conv, make_projection_conv
 from .classifier import GroupClassifier

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .._arguments import checked
+from .._arguments import checked, with_arguments_of
 from .._kinds import BOOL, PROBABILITY, Choice, Int, ListOf
-from .._signature import with_arguments_of
 from ..fields import SIREN, Field
 from ..groups import O2, SO2, Distribution, Group, Mirror, Trivial, monotonicity
 from ..layers.group import (

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .._arguments import with_arguments_of
 from .._checks import check_int, ints_per_axis
-from .._signature import with_arguments_of
 from ..fields import Field, RandomFourier, build_field
 from ..ops import conv
 

@@ -1,16 +1,28 @@
-"""Embeddings, pooling and last linear maps of networks."""
+"""Embeddings, pooling and last linear maps of networks, and the base classes of networks that end in these.
+
+:class:`PointClassifier` is the base class of CCNN, CKCNN and FlexNet, which read samples at any positions and predict
+at any coordinates.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from .._arguments import checked
 from .._checks import check_choice
+from .._object_kinds import TensorOf
 from ..layers.pointwise import NORMS, NORMS_THAT_LOOK_AHEAD, Pointwise
+from .classifier import HeadClassifier
+from .point_inputs import in_time_order, original_order
 
-__all__ = ["PAIR", "READOUTS", "Embedding", "Readout", "check_norm"]
+if TYPE_CHECKING:
+    from ..layers.group import GroupSignal
+
+__all__ = ["PAIR", "READOUTS", "Embedding", "PointClassifier", "Readout", "ReadoutClassifier", "check_norm"]
 
 READOUTS = ("mean", "last", "dense")
 #: readout that makes one prediction for two inputs
@@ -164,3 +176,61 @@ class Readout(nn.Module):
             return x.mean(dim=2)
         weight = seen.unsqueeze(1).to(x.dtype)
         return (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)
+
+
+class ReadoutClassifier(HeadClassifier):
+    """Base class of networks that end in a :class:`Readout`."""
+
+    readout: Readout
+
+    def _head(self) -> Readout:
+        return self.readout
+
+    def forward_head(
+        self, features: Tensor | GroupSignal, *, pre_logits: bool = False, mask: Tensor | None = None
+    ) -> Tensor:
+        r"""Return predictions from features; positions where ``mask`` is False do not count.
+
+        Args:
+            features: as :meth:`forward_features` returns them.
+            pre_logits: return pooled features; a dense readout does not pool.
+            mask: (batch, \*space), True where a position was seen.
+        """
+        assert isinstance(features, Tensor)
+        readout = self._head()
+        return readout.pooled(features, mask) if pre_logits else readout(features, mask)
+
+
+class PointClassifier(ReadoutClassifier):
+    """Base class of networks on grids and points; a subclass defines ``_features``."""
+
+    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
+    def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
+        r"""Return predictions for ``x``, in the order of its samples.
+
+        A dense network can predict ``at`` any coordinates, also between samples: (batch, out, queries). The input may
+        be on a grid or at points.
+
+        Args:
+            x: (batch, in, \*space) values, or (batch, length) ids of tokens.
+            mask: (batch, \*space), True where a sample was seen.
+            at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
+            sampling: step, coords and density, as in the layers; for a :class:`~kernelfield.CCNN` also ``active``, the
+                part of each block to compute. Blocks beyond the last part are skipped.
+        """
+        features, mask, order = self._features(x, mask=mask, at=at, **sampling)
+        if at is not None:
+            return self.readout(features[..., -at.shape[-2] :])
+        if self.readout.kind == "last" and order is None:  # the readout takes the last sample, so sort them by time
+            features, mask, _, _ = in_time_order(features, mask, sampling)
+        y = self.readout(features, mask)
+        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
+
+    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
+        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as in :meth:`forward`."""
+        features, _, order = self._features(x, **sampling)
+        return features if order is None else original_order(order, features)
+
+    def _features(self, x: Tensor, **sampling: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
+        """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
+        raise NotImplementedError

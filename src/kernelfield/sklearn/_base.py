@@ -14,7 +14,7 @@ from sklearn.utils import validation
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from .._signature import takes_argument
+from .._arguments import takes_argument
 from ..data.base import Split, TargetScale
 from ..data.transforms.series_checks import compare_channels
 from ._arrays import is_ragged, labels, observed, plain, signals

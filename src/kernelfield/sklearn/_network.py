@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 import torch
 
-from .._signature import takes_argument
+from .._arguments import takes_argument
 from ..experiments.loop import Loop, Progress
 from ..experiments.metrics import is_better
 from ..experiments.recipe import Optimizer, Schedule, Training

@@ -14,7 +14,7 @@ from torch.nn.utils import vector_to_parameters
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from kernelfield import FlexConv
-from kernelfield._step_hooks import pause_step_hooks
+from kernelfield._hooks import pause_step_hooks
 from kernelfield.fields import SIREN
 from kernelfield.layers.continuous import learned_size
 from kernelfield.layers.continuous.kernel_support import KernelSupport, bucket

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from kernelfield._step_hooks import pause_step_hooks
+from kernelfield._hooks import pause_step_hooks
 from kernelfield.fields import SIREN, Table
 from kernelfield.groups import Cyclic, Dihedral, Mirror, Trivial
 from kernelfield.layers.group import (

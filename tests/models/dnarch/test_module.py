@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kernelfield import CCNN, DNArch
-from kernelfield._step_hooks import pause_step_hooks
+from kernelfield._hooks import pause_step_hooks
 from kernelfield.layers.continuous.learned_size import DelayedSizes
 from kernelfield.viz.architecture import architecture_table, plot_history, read_last_row
 from tests.contracts.models import ModelContract

@@ -25,10 +25,9 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._computed import ComputedBuffers
+from ..._hooks import State, differs, is_vmapped, on_optimizer_step, state_of
 from ..._kinds import PROBABILITY
-from ..._precision import in_full_precision
-from ..._step_hooks import State, differs, is_vmapped, on_optimizer_step, state_of
+from ..._module_state import ComputedBuffers, in_full_precision
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
+from ..._hooks import differs
 from ..._kinds import POSITIVE, SHARE
-from ..._step_hooks import differs
 from .base import Distribution
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from ..._step_hooks import State
+    from ..._hooks import State
     from ..base import Group
 
 __all__ = ["Bernoulli"]

@@ -12,8 +12,16 @@ from ..._checks import floats_per_axis, is_symbolic
 from ..._kinds import RATE, Choice, ListOf
 from ..._object_kinds import Instance, TensorOf
 from ...ops.fused import activate
-from ..dropout import DROPOUT_KINDS, Dropout
-from ..pointwise import NORMS, BatchNorm, Pointwise, make_norm, normalise, normalise_with_identity
+from ..pointwise import (
+    DROPOUT_KINDS,
+    NORMS,
+    BatchNorm,
+    Dropout,
+    Pointwise,
+    make_norm,
+    normalise,
+    normalise_with_identity,
+)
 from .active_slice import ActiveSlice, add_to_first, join_channels, join_first, split_channels
 from .band_limit import FixedShapeBandLimit
 from .continuous_conv import ContinuousConv

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
-from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from .continuous_conv import ContinuousConv, ConvOptions
 from .sampled_kernel import SampledKernel

@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options, per_axis
 from ..._kinds import POSITIVE, SHARE, Int, PerAxis
-from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ...masks import GaussianMask, Mask
 from .continuous_conv import ContinuousConv, ConvOptions

@@ -2,7 +2,7 @@
 
 A mask's size is a learned tensor, but a number of points, channels or blocks must be a Python int. A
 :class:`LearnedSize` keeps that int. A hook reads the masks after each optimiser step, with one wait for all masks of a
-device (:mod:`kernelfield._step_hooks`). ``forward`` then finds the int ready, and torch.compile sees a constant. If a
+device (:mod:`kernelfield._hooks`). ``forward`` then finds the int ready, and torch.compile sees a constant. If a
 mask changes in another way, the next ``forward`` notices and reads it. It misses two kinds of changes: those between
 calls of a compiled program and, on a GPU, those through ``.data``. Masks are therefore also read when the mode is
 switched, unless the host knows that their values are the same. Masks that show a change are read after each step of any
@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from ..._step_hooks import State, differs, has_values, is_vmapped, on_optimizer_step, state_of, step_hooks_paused
+from ..._hooks import State, differs, has_values, is_vmapped, on_optimizer_step, state_of, step_hooks_paused
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

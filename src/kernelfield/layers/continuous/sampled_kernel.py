@@ -13,11 +13,9 @@ from torch import Tensor
 from ... import grids
 from ..._arguments import checked
 from ..._checks import floats_per_axis, is_symbolic, per_axis
-from ..._computed import ComputedBuffers, keep_values
-from ..._geometry import keep_geometry
 from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, Choice, Int, PerAxis
-from ..._precision import in_full_precision
+from ..._module_state import ComputedBuffers, in_full_precision, keep_geometry, keep_values
 from ...fields import Field, build_field
 from .frozen import FrozenKernel
 from .kernel_sampler import recall_kernel, remember_kernel, sample_grid

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
 from ..._kinds import POSITIVE, PROBABILITY, Choice, PerAxis
 from ..._object_kinds import TensorOf
-from ..._signature import with_arguments_of
 from ...fields import Field, MAGNet, bind_start
 from ..pointwise import Pointwise
 from .ckconv import CKConv

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
 from ..._kinds import Choice, Int
 from ..._object_kinds import TensorOf
-from ..._signature import with_arguments_of
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
 from .correlate import correlate, match_precision

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from ..._computed import ComputedBuffers
 from ..._kinds import Choice
+from ..._module_state import ComputedBuffers
 from ...fields import Table
 from .correlate import convolve
 from .gconv import GroupConv

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional as F
 
-from ..._step_hooks import step_hooks_paused
+from ..._hooks import step_hooks_paused
 from ...ops import Dilated, conv, conv_bank
 from ...ops.conv import reversed_conv
 from ...ops.filter_bank import fit_kernel

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, TypedDict
 import torch
 from torch import Tensor, nn
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
 from ..._kinds import Choice
 from ..._object_kinds import TensorOf
-from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, convolve, correlate

@@ -11,10 +11,8 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._computed import ComputedBuffers
-from ..._geometry import keep_geometry
 from ..._hooks import has_hooks
-from ..._precision import in_full_precision
+from ..._module_state import ComputedBuffers, in_full_precision, keep_geometry
 from ...fields import SIREN, Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
 from .table_lookup import LookUp, nodes_at

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
 from ..._kinds import Choice
-from ..._signature import with_arguments_of
 from ...fields import SIREN, Field
 from ...groups import learned
 from .gconv import GroupConv, KernelOptions

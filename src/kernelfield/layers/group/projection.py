@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..._arguments import checked
+from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
-from ..._signature import with_arguments_of
 from ...fields import Field, Table
 from .correlate import convolve, correlate
 from .gconv import BaseGroupConv, KernelOptions, element_weight, weighted

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..._arguments import checked
-from ..._computed import ComputedBuffers
 from ..._hooks import has_hooks
 from ..._kinds import Int
+from ..._module_state import ComputedBuffers
 from ...fields import MLP, Field, Table, build_field
 from .table_lookup import nodes_at
 

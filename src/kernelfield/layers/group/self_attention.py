@@ -11,9 +11,8 @@ from torch.nn import functional as F
 
 from ..._arguments import checked
 from ..._checks import is_symbolic
-from ..._computed import ComputedBuffers
-from ..._geometry import keep_geometry
 from ..._kinds import RATE, Choice, Int
+from ..._module_state import ComputedBuffers, keep_geometry
 from ..._object_kinds import TensorOf
 from ...ops.attention import METHODS, attention_map, group_attention
 from ...ops.backend import recompute

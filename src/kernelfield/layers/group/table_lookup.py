@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
-from ..._computed import ComputedBuffers
-from ...ops.autograd import EagerFunction
+from ..._module_state import ComputedBuffers
 from .correlate import prefers_channels_last
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class SharedLookUp:
         return self._joint[last]
 
 
-class _PermutedTables(EagerFunction):
+class _PermutedTables(Function):
     """Look up the entries of several tables at once; see :class:`_Permuted`."""
 
     @staticmethod
@@ -166,7 +166,7 @@ class _PermutedTables(EagerFunction):
         return None, None, None, *[piece.view(shape) for piece, shape in zip(pieces, ctx.shapes, strict=True)]
 
 
-class _Permuted(EagerFunction):
+class _Permuted(Function):
     """Look up the entries of a table, all equally often. Its gradient is a look-up too; that of torch is a scatter."""
 
     @staticmethod

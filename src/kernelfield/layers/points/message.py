@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._kinds import POSITIVE, Choice, Int
+from ..._module_state import in_full_precision
 from ..._object_kinds import TensorOf
-from ..._precision import in_full_precision
 from ...fields import Field, RandomFourier, build_field
 from ...ops import pass_messages
 from ..pointwise import Pointwise

@@ -14,7 +14,7 @@ from ..._object_kinds import TensorOf
 from ...layers import ActiveSlice, BandLimit, CCNNBlock, FixedShapeBandLimit, cutoff
 from ...masks import Mask, SigmoidMask
 from ..ccnn import CCNN
-from ..classifier import ReadoutClassifier
+from ..readout import ReadoutClassifier
 from .architecture import Architecture, BlockArchitecture
 from .cost import BlockSizes, block_cost, network_cost, outer_cost, training_size
 from .masks import MaskSizes, cell_centres

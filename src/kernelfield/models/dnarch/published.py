@@ -6,7 +6,7 @@ import inspect
 from functools import partial
 from typing import Any
 
-from ..._signature import with_arguments_of
+from ..._arguments import with_arguments_of
 from ...fields import RandomFourier
 from ..ccnn import CCNN
 from ..registry import register

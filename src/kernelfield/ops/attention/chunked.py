@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ..._arguments import with_arguments_of
 from ..._checks import check_int, is_symbolic
-from ..._signature import with_arguments_of
 from ..backend import recompute
 from .softmax import softmax_sum
 from .windows import Neighborhood, cropped, neighbor_index, neighborhoods

@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..._arguments import checked
-from ..._signature import with_arguments_of
+from ..._arguments import checked, with_arguments_of
 from .check import KINDS, check_attention
 from .windows import Neighborhood, cropped, neighbor_index, neighborhoods
 

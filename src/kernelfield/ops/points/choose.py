@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from ..._step_hooks import is_vmapped
+from ..._hooks import is_vmapped
 from ..conv.cost import Work, seconds
 from ..conv.measured import costs_of
 from ..conv.shape import centres

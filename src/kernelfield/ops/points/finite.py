@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from ..._step_hooks import is_vmapped
+from ..._hooks import is_vmapped
 from ..graph_cache import capturing
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from ...._arguments import checked
+from ...._arguments import checked, with_arguments_of
 from ...._kinds import RATE, SEED, Int
-from ...._signature import with_arguments_of
 from ...base import Data, Split
 from ...io.files import folder
 from ...io.meshes import read_off, sample_mesh

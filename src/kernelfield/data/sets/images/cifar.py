@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ...._arguments import checked
+from ...._arguments import checked, with_arguments_of
 from ...._kinds import BOOL, POSITIVE, SEED, Choice, Int
-from ...._signature import with_arguments_of
 from ....ops import resample
 from ...base import Data, Split
 from ...io.files import fetch, find, folder

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ...._arguments import checked
+from ...._arguments import checked, with_arguments_of
 from ...._checks import check_choice
 from ...._kinds import BOOL, POSITIVE, SEED, TEXT, Choice
 from ...._object_kinds import SHARES
-from ...._signature import with_arguments_of
 from ...io.cells import NONFINITE, is_date, number, time_of
 from ...io.files import find, folder, read_lines
 from ...io.pairs import split_files

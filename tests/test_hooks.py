@@ -15,7 +15,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from kernelfield import CCNN, FlexConv
-from kernelfield._step_hooks import on_optimizer_step, pause_step_hooks, step_hooks_paused
+from kernelfield._hooks import on_optimizer_step, pause_step_hooks, step_hooks_paused
 from kernelfield.layers import kernel_l2
 from kernelfield.layers.continuous.kernel_sampler import sampled_once
 from tests.fresh_import import hooks_before_and_after_import

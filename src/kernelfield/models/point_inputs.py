@@ -1,7 +1,7 @@
-"""Networks that read samples at any positions and predict at any coordinates.
+"""Inputs at points: coordinates at which to predict, and samples in the order of time.
 
-:class:`PointClassifier` is the base class of CCNN, CKCNN and FlexNet. :func:`append_queries` adds the coordinates at
-which to predict. :func:`in_time_order` sorts samples for norms that accumulate over the past.
+:func:`append_queries` adds the coordinates at which to predict. :func:`in_time_order` sorts samples for norms that
+accumulate over the past.
 """
 
 from __future__ import annotations
@@ -13,54 +13,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .._arguments import checked
 from .._checks import floats_per_axis
-from .._object_kinds import TensorOf
 from ..ops.points.finite import may_read
-from .classifier import ReadoutClassifier
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["PointClassifier", "append_queries", "check_query_points", "in_time_order", "original_order"]
+__all__ = ["append_queries", "check_query_points", "in_time_order", "original_order"]
 
 #: norms that do not mix positions in evaluation, so that no output depends on other queries
 PER_POSITION = ("batch", "channel", "none")
-
-
-class PointClassifier(ReadoutClassifier):
-    """Base class of networks on grids and points; a subclass defines ``_features``."""
-
-    @checked(x=TensorOf(empty=False), mask=TensorOf("bool") | None, at=TensorOf("float") | None)
-    def forward(self, x: Tensor, *, mask: Tensor | None = None, at: Tensor | None = None, **sampling: Any) -> Tensor:
-        r"""Return predictions for ``x``, in the order of its samples.
-
-        A dense network can predict ``at`` any coordinates, also between samples: (batch, out, queries). The input may
-        be on a grid or at points.
-
-        Args:
-            x: (batch, in, \*space) values, or (batch, length) ids of tokens.
-            mask: (batch, \*space), True where a sample was seen.
-            at: (batch, queries, dim) or (queries, dim) coordinates in training steps.
-            sampling: step, coords and density, as in the layers; for a :class:`~kernelfield.CCNN` also ``active``, the
-                part of each block to compute. Blocks beyond the last part are skipped.
-        """
-        features, mask, order = self._features(x, mask=mask, at=at, **sampling)
-        if at is not None:
-            return self.readout(features[..., -at.shape[-2] :])
-        if self.readout.kind == "last" and order is None:  # the readout takes the last sample, so sort them by time
-            features, mask, _, _ = in_time_order(features, mask, sampling)
-        y = self.readout(features, mask)
-        return original_order(order, y) if order is not None and self.readout.kind == "dense" else y
-
-    def forward_features(self, x: Tensor, **sampling: Any) -> Tensor:
-        """Return features (batch, channels, *space) of ``x``, before pooling; arguments as in :meth:`forward`."""
-        features, _, order = self._features(x, **sampling)
-        return features if order is None else original_order(order, features)
-
-    def _features(self, x: Tensor, **sampling: Any) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """Return the input of the readout, its mask, and the order of the samples if they were sorted by time."""
-        raise NotImplementedError
 
 
 def append_queries(
