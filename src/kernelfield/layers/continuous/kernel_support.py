@@ -74,8 +74,8 @@ class KernelSupport(LearnedSize):
         """Return the numbers that determine the mask's reach."""
         return self.mask.reach_numbers()
 
-    def update(self, numbers: Sequence[float], slack: float = 0.0) -> None:
-        """Set the steps to the reach along each axis plus ``slack``.
+    def update(self, numbers: Sequence[float], slack: float = 0.0, *, share_only: bool = False) -> None:
+        """Set the steps to the reach along each axis plus ``slack``, and the share of compiled code.
 
         With slack, the steps change only if they are too few or more than twice as many as needed, because each change
         needs a new CUDA graph.
@@ -83,28 +83,25 @@ class KernelSupport(LearnedSize):
         # The margin keeps a point on the very edge of the support, however its coordinate was rounded.
         reach = self.mask.reach_from(numbers)
         need = tuple([_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reach, self.size, strict=True)])
-        if slack:
+        if slack and not share_only:
             grown = tuple(min(n, bucket(steps + steps // 4)) for steps, n in zip(need, self.size, strict=True))
             need = self._delayed = tuple(
                 kept if least <= kept <= max(2 * least, most) else most
                 for kept, least, most in zip(self._delayed, need, grown, strict=True)
             )
-        self.steps = need
-        self._set_share(need)
-        if self.share > self.common_share:
-            self.use_share(self.share)
-
-    def update_share(self, numbers: Sequence[float], slack: float) -> None:
-        reach = self.mask.reach_from(numbers)
-        self._set_share([_count((r + slack) * n * (1 + 1e-6), n) for r, n in zip(reach, self.size, strict=True)])
-
-    def _set_share(self, need: Sequence[int]) -> None:
-        """Set the share to one in which a reach of ``need`` steps fits, unless the present one is suitable."""
         share = 0.0
         for steps, n in zip(need, self.size, strict=True):
             share = max(share, steps / n)
         if not share <= self.share <= _SHRINKS * share:
             self.share = _fitting_share(share)
+        if share_only:
+            return
+        self.steps = need
+        if self.share > self.common_share:
+            self.use_share(self.share)
+
+    def update_share(self, numbers: Sequence[float], slack: float) -> None:
+        self.update(numbers, slack, share_only=True)
 
     def use_share(self, share: float) -> None:
         self.common_share = share

@@ -163,7 +163,7 @@ def seconds(
     if dtype in (torch.bfloat16, torch.float16) and "bfloat16" in costs:
         costs = costs["bfloat16"]
     graph = costs.get(GRAPH + mode, {}).get(method, {}).get(kind)
-    return predicted(method, work, costs[mode][method][kind], graph, launches_count())
+    return predicted(method, work, costs[mode][method][kind], graph, graph is not None and launches_count())
 
 
 def predicted(
@@ -178,15 +178,10 @@ def predicted(
         graph: constants of calls in a CUDA graph, if they were measured.
         launches: whether the time of launches counts.
     """
-    if graph is None:
-        return _linear(method, work, launched)
-    alone = _linear(method, work, graph)
-    return max(alone, launched["rates"][0]) if launches else alone
-
-
-def _linear(method: str, work: Work, constants: dict[str, Any]) -> float:
+    constants = launched if graph is None else graph
     counts = terms(method, work, constants.get("short", 0))
-    return sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
+    time = sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
+    return time if graph is None or not launches else max(time, launched["rates"][0])
 
 
 def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
