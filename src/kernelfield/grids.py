@@ -194,6 +194,17 @@ class KernelGrid:
         """Total number of points."""
         return math.prod(self.count)
 
+    def cut(self, values: Tensor, part: KernelGrid) -> Tensor:
+        """Return the values on ``part`` of this grid, from (…, *count) values on all of it.
+
+        >>> grid, part = (KernelGrid.of((n,), (1.0,), limit=(n,)) for n in (4, 2))
+        >>> grid.cut(grid.coords().squeeze(-1), part)
+        tensor([-0.2500,  0.0000,  0.2500])
+        """
+        for axis, (begin, first, count) in enumerate(zip(self.first, part.first, part.count, strict=True)):
+            values = values.narrow(axis - len(self.count), first - begin, count)
+        return values
+
     def coords(self, *, dtype: torch.dtype | None = None, device: torch.device | str | None = None) -> Tensor:
         """Return the (*count, dim) coordinates."""
         return _mesh(

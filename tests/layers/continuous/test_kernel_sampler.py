@@ -10,6 +10,7 @@ import torch
 
 from kernelfield import CCNN, CKCNN, CKConv, FlexConv, FlexNet
 from kernelfield.fields import MLP, SIREN, BSpline, FourierFilter, GaborFilter, MAGNet, RandomFourier
+from kernelfield.grids import KernelGrid
 from kernelfield.layers.continuous import kernel_sampler
 from kernelfield.layers.continuous.continuous_conv import ContinuousConv
 from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sample_requests
@@ -114,3 +115,42 @@ def test_networks_are_the_same_either_way(model: type[torch.nn.Module], monkeypa
     calls.clear()
     torch.testing.assert_close(with_batches, net(x), rtol=1e-9, atol=1e-9)
     assert not calls  # and each from its own layer
+
+
+@pytest.mark.parametrize(("dim", "causal", "step"), [(1, False, 1.0), (1, True, 0.5), (2, False, 1.0), (3, False, 1.0)])
+@pytest.mark.parametrize("shared", [False, True], ids=["exact grids", "one grid"])
+def test_kernels_of_different_sizes_come_from_one_grid(
+    dim: int, causal: bool, step: float, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, where points that are sampled and not used cost less than the launches of another batch."""
+    monkeypatch.setattr(kernel_sampler, "EXTRA", {"cpu": 1} if shared else {})
+    layers: list[Any] = [
+        FlexConv(2, 2, dim=dim, size=9, causal=causal, sigma=sigma).double() for sigma in (0.1, 0.3, 0.1, 0.2)
+    ]
+    x = torch.randn(1, 2, *(9,) * dim, dtype=torch.float64)
+    batches = []
+    sample = kernel_sampler.sample_fields
+    monkeypatch.setattr(kernel_sampler, "sample_fields", lambda *args: batches.append(args[0]) or sample(*args))
+    kernels = sample_kernels(layers, x, step=step)
+    assert [len(fields) for fields in batches] == ([4] if shared else [2])
+    parameters = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
+    alone = [layer.kernel(step) for layer in layers]
+    assert len({kernel.shape for kernel in alone}) == 3
+    found = [own if kernel is None else kernel for kernel, own in zip(kernels, alone, strict=True)]
+    for kernel, own in zip(found, alone, strict=True):
+        torch.testing.assert_close(kernel, own, rtol=1e-12, atol=1e-12)
+    weights = [torch.randn_like(kernel) for kernel in alone]
+    got, wanted = (
+        torch.autograd.grad(
+            sum((k * w).sum() for k, w in zip(each, weights, strict=True)), parameters, retain_graph=True
+        )
+        for each in (found, alone)
+    )
+    torch.testing.assert_close(got, wanted, rtol=1e-9, atol=1e-12)
+
+
+def test_grids_are_joined_up_to_a_number_of_points() -> None:
+    grids = [KernelGrid.of((64,), (1.0,), limit=(n,)) for n in (3, 60, 5, 58)]
+    assert [members for _, members in kernel_sampler._unions(grids, 4)] == [[1, 3], [2, 0]]
+    assert [members for _, members in kernel_sampler._unions(grids, 10_000)] == [[1, 3, 2, 0]]
+    assert [members for _, members in kernel_sampler._unions(grids, 0)] == [[1], [3], [2], [0]]

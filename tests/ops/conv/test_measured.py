@@ -168,7 +168,7 @@ def test_costs_of_points_follow_the_measurement() -> None:
 
 
 def test_a_measurement_changes_no_result_and_no_random_number(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, _: dict.fromkeys(calls, 1e-3))
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, *_, **__: dict.fromkeys(calls, 1e-3))
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -181,7 +181,7 @@ def test_a_measurement_changes_no_result_and_no_random_number(monkeypatch: pytes
 
 
 def test_a_stopped_measurement_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, _: dict.fromkeys(calls, 1e-3))
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, *_, **__: dict.fromkeys(calls, 1e-3))
     lines = []
 
     def stop(line: str) -> None:
@@ -204,7 +204,7 @@ def test_costs_that_choose_slower_methods_are_not_kept(monkeypatch: pytest.Monke
     monkeypatch.setattr("kernelfield.ops.calibration.costs_of", lambda *_: measured.shipped_costs("cpu"))
     shipped = measured.shipped_costs("cpu")
 
-    def times(calls: dict[str, object], _: torch.device) -> dict[str, float]:
+    def times(calls: dict[str, object], *_: object, **__: object) -> dict[str, float]:
         return {name: 1e-5 if name == "direct" else 1e-2 for name in calls}
 
     def fit(method: str, _: object, known: dict[str, Any]) -> dict[str, Any]:
@@ -221,7 +221,7 @@ def test_costs_that_choose_slower_methods_are_not_kept(monkeypatch: pytest.Monke
 def test_shapes_too_large_for_the_device_are_left_out(refused: type, monkeypatch: pytest.MonkeyPatch) -> None:
     tried = []
 
-    def times(calls: dict[str, object], _: torch.device) -> dict[str, float]:
+    def times(calls: dict[str, object], *_: object, **__: object) -> dict[str, float]:
         tried.append(calls)
         if len(tried) == 1:
             raise refused("out of memory")
@@ -237,7 +237,7 @@ def test_shapes_too_large_for_the_device_are_left_out(refused: type, monkeypatch
 
 @pytest.mark.parametrize("slower", ["direct", "fft"])
 def test_choices_follow_the_times(slower: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def times(calls: dict[str, object], _: torch.device) -> dict[str, float]:
+    def times(calls: dict[str, object], *_: object, **__: object) -> dict[str, float]:
         return {name: 1e-2 if name == slower else 1e-5 for name in calls}
 
     monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", times)
@@ -265,7 +265,7 @@ def test_a_folder_that_cannot_be_written_is_an_error_of_the_command_alone(tmp_pa
 
 
 def test_the_command_measures_shows_and_clears(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, _: dict.fromkeys(calls, 1e-3))
+    monkeypatch.setattr("kernelfield.ops.calibration.least_seconds", lambda calls, *_, **__: dict.fromkeys(calls, 1e-3))
     options = ("--device", "cpu")
     assert "shipped" in call("calibrate", "--show", *options)
     said = call("calibrate", "--seconds", "0.1", *options)

@@ -1,12 +1,14 @@
 """Sample the kernels of many layers in as few operations as the kernel of one layer.
 
 Kernel networks are small, so on a GPU their run time is the number of launches, which grows with the number of layers.
-Fields of the same shape whose kernels lie on the same grid are therefore evaluated as one batched field.
+Fields of the same shape whose kernels lie on the same grid are therefore evaluated as one batched field. Kernels that
+learned masks crop to different numbers of points are sampled on the largest of these grids, and cut to their own.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -28,6 +30,10 @@ if TYPE_CHECKING:
     from .sampled_kernel import SampledKernel
 
 __all__ = ["recall_kernel", "remember_kernel", "sample_grid", "sample_kernels", "sample_requests", "sampled_once"]
+
+#: number of points, of all kernels of a batch, that may be sampled and not used, by type of device; on a GPU they take
+#: less time than the launches of another batch
+EXTRA = {"cuda": 20_000}
 
 
 @checked(
@@ -80,32 +86,81 @@ def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
         requested.
     """
     kernels: list[Tensor | None] = [None] * len(requests)
-    batches: dict[Any, list[int]] = {}
+    batches: dict[Any, list[tuple[int, KernelGrid]]] = {}
     for i, request in enumerate(requests):
         if request is not None:
             layer, lengths, steps, _ = request
-            key = layer.batch_key(layer.grid(layer.input_lengths(lengths), steps))
+            grid = layer.grid(layer.input_lengths(lengths), steps)
+            key = layer.batch_key(grid)
             if key is not None:
-                batches.setdefault(key, []).append(i)
-    for key, members in batches.items():
-        if len(members) > 1:
-            chosen = [request for i in members if (request := requests[i]) is not None]
-            wanted = [channels for *_, channels in chosen]
-            most = None if None in wanted else max(wanted)  # type: ignore[type-var]
-            for i, kernel in zip(members, _sample_batch([layer for layer, *_ in chosen], key[2], most), strict=True):
-                kernels[i] = kernel
+                # Compiled code samples all kernels on equal grids anyway. A blurred kernel is sampled beyond its grid.
+                exact = layer.smooth or torch.compiler.is_compiling() or layer.reach.device.type not in EXTRA
+                batches.setdefault((key, grid if exact else None), []).append((i, grid))
+    for (_, common), members in batches.items():
+        grids = [grid for _, grid in members]
+        for union, chosen in _unions(grids) if common is None else [(common, range(len(grids)))]:
+            if len(chosen) > 1:
+                indices = [members[k][0] for k in chosen]
+                alike = [request for i in indices if (request := requests[i]) is not None]
+                wanted = [channels for *_, channels in alike]
+                most = None if None in wanted else max(wanted)  # type: ignore[type-var]
+                layers, own = [layer for layer, *_ in alike], [grids[k] for k in chosen]
+                for i, kernel in zip(indices, _sample_batch(layers, own, union, most), strict=True):
+                    kernels[i] = kernel
     return kernels
 
 
-def _sample_batch(layers: list[ContinuousConv], grid: KernelGrid, channels: int | None) -> Sequence[Tensor]:
+def _unions(grids: Sequence[KernelGrid], extra: int = EXTRA["cuda"]) -> list[tuple[KernelGrid, list[int]]]:
+    """Divide grids of one step and size into groups; return the smallest grid around each group, and its members.
+
+    Args:
+        grids: grids whose points are integer multiples of one spacing.
+        extra: number of points by which the members of a group, together, may be smaller than copies of its grid.
+
+    >>> from kernelfield.grids import KernelGrid
+    >>> grids = [KernelGrid.of((8,), (1.0,), limit=(n,)) for n in (2, 8, 3, 7)]
+    >>> [(union.points, members) for union, members in _unions(grids, extra=4)]
+    [(15, [1, 3]), (5, [2, 0])]
+    """
+    groups: list[tuple[KernelGrid, list[int]]] = []
+    spent = 0
+    for i in sorted(range(len(grids)), key=lambda i: -grids[i].points):
+        grid = grids[i]
+        if groups:
+            union, members = groups[-1]
+            wide = grid if grid == union else _around(union, grid)
+            spent += len(members) * (wide.points - union.points) + wide.points - grid.points
+            if spent <= extra:
+                groups[-1] = (wide, [*members, i])
+                continue
+        groups.append((grid, [i]))
+        spent = 0
+    return groups
+
+
+def _around(a: KernelGrid, b: KernelGrid) -> KernelGrid:
+    """Return the smallest grid that contains two grids of one step and size."""
+    first = tuple(map(min, a.first, b.first))
+    ends = (max(i + n, j + m) for i, n, j, m in zip(a.first, a.count, b.first, b.count, strict=True))
+    count = tuple(end - begin for begin, end in zip(first, ends, strict=True))
+    return dataclasses.replace(a, first=first, count=count)
+
+
+def _sample_batch(
+    layers: list[ContinuousConv], grids: list[KernelGrid], union: KernelGrid, channels: int | None
+) -> Sequence[Tensor]:
+    """Return the kernels of layers on their ``grids``, which all lie in ``union``."""
     first = layers[0]
     channels = None if first.groups == 1 or channels == first.in_channels else channels
-    keys = [(layer, grid, channels or layer.in_channels) for layer in layers]
+    keys = [(layer, grid, channels or layer.in_channels) for layer, grid in zip(layers, grids, strict=True)]
     known = [recall_kernel(key) for key in keys]
     if all(kernel is not None for kernel in known):
         return known  # type: ignore[return-value]
-    kernels = sample_grid(layers, grid, channels)
-    return [remember_kernel(key, kernel) for key, kernel in zip(keys, kernels.unbind(0), strict=True)]
+    kernels = sample_grid(layers, union, channels).unbind(0)
+    return [
+        remember_kernel(key, kernel if grid is union or grid == union else union.cut(kernel, grid))
+        for key, grid, kernel in zip(keys, grids, kernels, strict=True)
+    ]
 
 
 def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int | None) -> Tensor:

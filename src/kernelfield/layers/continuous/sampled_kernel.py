@@ -249,14 +249,18 @@ class SampledKernel(ComputedBuffers):
         return make(self.size, reach, steps, None if lengths is None else tuple(lengths), self.causal)
 
     def batch_key(self, grid: grids.KernelGrid) -> tuple[Any, ...] | None:
-        """Return a key that is equal for layers that can be sampled together, or None for a layer sampled alone."""
+        """Return a key that is equal for layers that can be sampled together, or None for a layer sampled alone.
+
+        The grids of such layers are parts of one grid.
+        """
         field = self.field.alike()
         if field is None or self._freezes_on_use or grid.step in self._frozen:
             return None
         if has_hooks(self.field, self.mask):
             return None  # hooks must see the call of their own field or mask
         groups = 1 if self.groups == 1 else 0
-        return field, type(self.mask), grid, groups, self.causal, self.smooth, self.out_channels, self.reach.dtype
+        where = grid.step, grid.size, self.causal, self.smooth
+        return field, type(self.mask), where, groups, self.out_channels, self.reach.dtype
 
     def frozen(
         self, steps: tuple[float, ...], lengths: Sequence[int] | None, dtype: torch.dtype | None = None
