@@ -134,7 +134,7 @@ def test_kernels_of_different_sizes_come_from_one_grid(
     kernels = sample_kernels(layers, x, step=step)
     assert [len(fields) for fields in batches] == ([4] if shared else [2])
     parameters = [p for layer in layers for name, p in layer.named_parameters() if name != "bias"]
-    alone = [layer.kernel(step) for layer in layers]
+    alone = [layer.sample((step,) * dim, x.shape[2:]) for layer in layers]
     assert len({kernel.shape for kernel in alone}) == 3
     found = [own if kernel is None else kernel for kernel, own in zip(kernels, alone, strict=True)]
     for kernel, own in zip(found, alone, strict=True):
