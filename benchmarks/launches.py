@@ -86,6 +86,7 @@ def no_kernels(counts: Counter[str]) -> Iterator[None]:
     """Count launches of Triton kernels in place of running them, and trust the results."""
     from triton.runtime import interpreter  # noqa: PLC0415
 
+    from kernelfield.layers.continuous import kernel_sampler  # noqa: PLC0415
     from kernelfield.layers.group import correlate  # noqa: PLC0415
     from kernelfield.ops.conv import fft, triton  # noqa: PLC0415
 
@@ -97,12 +98,14 @@ def no_kernels(counts: Counter[str]) -> Iterator[None]:
     triton.verified_conv, triton.verified_grads = (lambda y, *_: y), (lambda found, *_: found)
     transforms = fft._Transform._spectrum, fft._Transform._inverse  # noqa: SLF001
     fft._Transform._spectrum, fft._Transform._inverse = _transform, _transform_back  # noqa: SLF001
+    kernel_sampler.EXTRA["cpu"] = kernel_sampler.EXTRA["cuda"]
     last, correlate.CHANNELS_LAST["cpu"] = correlate.CHANNELS_LAST["cpu"], correlate.CHANNELS_LAST["cuda"]
     try:
         yield
     finally:
         interpreter.GridExecutor.__call__, triton.verified_conv, triton.verified_grads = before
         correlate.CHANNELS_LAST["cpu"] = last
+        del kernel_sampler.EXTRA["cpu"]
         fft._Transform._spectrum, fft._Transform._inverse = transforms  # noqa: SLF001
 
 

@@ -187,14 +187,13 @@ class GaussianMask(Mask):
 
     @classmethod
     def together(cls, masks: Sequence[Mask], coords: Tensor) -> Tensor:
-        if len({mask.threshold for mask in masks}) > 1:
-            return super().together(masks, coords)
+        if cls is not GaussianMask or len({mask.threshold for mask in masks}) > 1:
+            return super().together(masks, coords)  # a subclass may have another profile
         tensors = [getattr(mask, name) for name in ("mean", "sigma") for mask in masks]
         plain = torch._C._are_functorch_transforms_active() or torch.compiler.is_compiling()  # noqa: SLF001
         if not plain and not coords.requires_grad:
             return _product(_GaussianWindows.apply(coords, masks[0].threshold, *tensors))
-        values = _gauss(coords, *_stacked(tensors))
-        return _product(masks[0].cut(values))
+        return gaussian_windows(coords, *stack_gaussians(tensors), masks[0].threshold)
 
     def reach_numbers(self) -> Sequence[Tensor]:
         return self.sigma.detach(), self.mean.detach()
@@ -255,7 +254,7 @@ class SteerableMask(GaussianMask):
         return _gauss(rotated, torch.zeros_like(self.mean), self.sigma)
 
     # Neither its values nor its support are those of the Gaussian mask.
-    together, reach_numbers, reach_from = Mask.together, Mask.reach_numbers, Mask.reach_from
+    reach_numbers, reach_from = Mask.reach_numbers, Mask.reach_from
 
     def roots(self) -> tuple[Tensor, Tensor]:
         half = self.sigma.abs() * math.sqrt(-2 * math.log(self.threshold))
@@ -348,7 +347,7 @@ class _GaussianWindows(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, coords: Tensor, threshold: float, *tensors: Tensor) -> Tensor:
-        mean, sigma = _stacked(tensors)
+        mean, sigma = stack_gaussians(tensors)
         scaled = (coords - mean).div_(sigma)
         values = scaled.square().mul_(-0.5).exp_()
         values.masked_fill_(values < threshold, 0.0)
@@ -358,7 +357,7 @@ class _GaussianWindows(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         coords, scaled, values, *tensors = ctx.saved_tensors
-        mean, sigma = _stacked(tensors)
+        mean, sigma = stack_gaussians(tensors)
         if torch.is_grad_enabled():  # for second derivatives with respect to the centres and widths
             scaled = (coords - mean) / sigma
         n = len(tensors) // 2
@@ -375,8 +374,14 @@ class _GaussianWindows(torch.autograd.Function):
         return None, None, *by_mean, *by_sigma
 
 
-def _stacked(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Return the centres and the widths of n Gaussian masks, (n, 1, dim) and (n, 1, dim or 1)."""
+def gaussian_windows(coords: Tensor, mean: Tensor, sigma: Tensor, threshold: float) -> Tensor:
+    """Return the values of n Gaussian masks, given as :func:`stack_gaussians` does: (points, dim) to (n, points)."""
+    values = _gauss(coords, mean, sigma)
+    return _product(torch.where(values < threshold, 0.0, values))
+
+
+def stack_gaussians(tensors: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Return n centres and n widths of Gaussian masks as (n, 1, dim) and (n, 1, dim or 1)."""
     n = len(tensors) // 2
     if n == 1:
         return tensors[0].view(1, 1, -1), tensors[1].view(1, 1, -1)

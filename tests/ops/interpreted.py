@@ -63,6 +63,7 @@ with mock.patch.dict(os.environ, INTERPRETER):  # a kernel is bound to a GPU or 
     from kernelfield.ops.conv.triton import outer_launch as blocks
     from kernelfield.ops.conv.triton import toeplitz_launch as lines
     from kernelfield.ops.fieldnet.triton import launch as features_launch
+    from kernelfield.ops.fieldnet.triton import windows
     from kernelfield.ops.fused.triton import launch as channelwise_launch
 
     if INTERPRETER:
@@ -93,6 +94,7 @@ __all__ = [
     "softmax_launch",
     "toeplitz",
     "transform",
+    "windows",
 ]
 
 #: rounding allowed, relative to the largest output; the interpreter cuts bfloat16 off where a GPU rounds

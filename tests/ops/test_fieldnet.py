@@ -17,9 +17,10 @@ from kernelfield.fields import MLP, SIREN, Field, FourierFilter, GaborFilter, MA
 from kernelfield.grids import KernelGrid, kernel_grid
 from kernelfield.layers import ActiveSlice, kernel_l2
 from kernelfield.layers.continuous.kernel_sampler import sample_kernels, sampled_once
+from kernelfield.masks import GaussianMask, SteerableMask
 from kernelfield.ops import use_fast_paths
 from kernelfield.ops.fieldnet import _architectures, sample_fields
-from tests.ops.interpreted import DEVICE, interpreter, poisoned
+from tests.ops.interpreted import DEVICE, interpreter, poisoned, windows
 from tests.ops.interpreted import features_launch as launch
 
 if TYPE_CHECKING:
@@ -129,6 +130,89 @@ def test_layers_agree_with_the_torch_path(layer: type[CKConv]) -> None:
         assert fused.call_count == 3
     for a, b in zip(got, results(False), strict=True):
         assert (a - b).abs().max() <= 1e-4 * b.abs().max() + 1e-5
+
+
+def gaussians(dim: int, **options: Any) -> list[Any]:
+    """Return masks of which one is much smaller than the grid; a threshold of 0.1 is exceeded at no point exactly."""
+    return [GaussianMask(dim, sigma, mean=0.07, learn_mean=True, **options).to(DEVICE) for sigma in (0.11, 0.43)]
+
+
+@settings(max_examples=3)
+@pytest.mark.parametrize("isotropic", [False, True])
+@given(grid=grids())
+def test_windows_on_any_grid_equal_float64(isotropic: bool, grid: KernelGrid) -> None:
+    dim = len(grid.count)
+    masks, fields = gaussians(dim, isotropic=isotropic), [MAGNet(dim, 9).to(DEVICE) for _ in range(2)]
+    parameters = [p for module in (*masks, *fields) for p in module.parameters()]
+    exact = [copy.deepcopy(module).double() for module in (*masks, *fields)]
+    coords = grid.coords(dtype=torch.float64, device=DEVICE).flatten(0, -2)
+    weights = torch.randn(2, 9, grid.points, device=DEVICE)
+    with poisoned(), mock.patch.object(windows, "multiply_gaussians", wraps=windows.multiply_gaussians) as fused:
+        values = sample_fields(fields, grid, masks=masks)
+        got = [values, *torch.autograd.grad(values, parameters, weights)]
+    assert fused.call_count == 1
+    truth = torch.stack([(f(coords) * m(coords).unsqueeze(-1)).mT for m, f in zip(exact[:2], exact[2:], strict=True)])
+    wanted = [truth, *torch.autograd.grad(truth, [p for m in exact for p in m.parameters()], weights.double())]
+    scale = max(t.abs().max() for t in wanted)
+    for a, b in zip(got, wanted, strict=True):
+        assert a.shape == b.shape
+        assert (a - b).abs().max() <= 1e-4 * b.abs().max() + 2e-6 * scale
+
+
+def test_second_derivatives_of_windows_agree_with_the_torch_path() -> None:
+    masks, fields, grid = gaussians(1), [SIREN(1, 3).to(DEVICE) for _ in range(2)], KernelGrid.of((9,), (1.0,))
+    parameters = [p for module in (*masks, *fields) for p in module.parameters()]
+
+    def second(fast: bool) -> tuple[torch.Tensor, ...]:
+        with use_fast_paths(fast):
+            values = sample_fields(fields, grid, masks=masks)
+            grads = torch.autograd.grad(values.square().sum(), parameters, create_graph=True)
+            return torch.autograd.grad(sum(g.square().sum() for g in grads), parameters)
+
+    for a, b in zip(second(True), second(False), strict=True):
+        assert (a - b).abs().max() <= 1e-3 * b.abs().max() + 1e-6
+
+
+def test_gradients_of_fixed_windows_are_not_computed() -> None:
+    masks, field, grid = (
+        [GaussianMask(1, 0.2, learn_sigma=False).to(DEVICE)],
+        SIREN(1, 3).to(DEVICE),
+        KernelGrid.of((9,), (1.0,)),
+    )
+    values = sample_fields([field], grid, masks=masks)
+    values.sum().backward()
+    with use_fast_paths(False):
+        torch.testing.assert_close(values, sample_fields([field], grid, masks=masks), rtol=1e-4, atol=1e-5)
+
+
+def test_other_masks_take_the_torch_path() -> None:
+    class Own(GaussianMask):
+        def profile(self, coords: torch.Tensor) -> torch.Tensor:
+            return super().profile(coords) ** 2
+
+    calls: list[Any] = []
+    hooked = GaussianMask(2, 0.2)
+    hooked.register_forward_hook(lambda *args: calls.append(args))
+    mixed = [GaussianMask(2, 0.2), GaussianMask(2, 0.2, threshold=0.3)]
+    grid = KernelGrid.of((4, 4), (1.0, 1.0))
+    coords = grid.coords(device=DEVICE).flatten(0, -2)
+    for masks in ([Own(2, 0.2)], [SteerableMask(2, 0.2, angle=0.3)], [hooked], mixed, [GaussianMask(2, 0.2).half()]):
+        fields: Any = [SIREN(2, 3).to(DEVICE) for _ in masks]
+        for mask in masks:
+            mask.to(DEVICE)
+        with mock.patch.object(windows, "multiply_gaussians") as fused:
+            values = sample_fields(fields, grid, masks=masks)
+        assert not fused.called
+        plain = torch.stack([(f(coords) * m(coords).unsqueeze(-1)).mT for f, m in zip(fields, masks, strict=True)])
+        torch.testing.assert_close(values, plain, rtol=1e-3, atol=1e-5, check_dtype=False)
+    assert len(calls) == 2
+
+
+def test_a_mask_that_has_diverged_shows_it() -> None:
+    mask, field, grid = GaussianMask(1, 0.2).to(DEVICE), SIREN(1, 3).to(DEVICE), KernelGrid.of((9,), (1.0,))
+    with torch.no_grad():
+        mask.sigma.fill_(float("nan"))
+    assert sample_fields([field], grid, masks=[mask]).isnan().all()
 
 
 def test_unsupported_fields_take_the_torch_path() -> None:

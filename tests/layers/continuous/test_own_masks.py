@@ -10,6 +10,7 @@ import torch
 
 from kernelfield import CCNN, CKCNN, DNArch, FlexConv, FlexNet, FlexTCN, SeparableConv
 from kernelfield.layers import ContinuousConv
+from kernelfield.layers.continuous.kernel_sampler import sample_kernels
 from kernelfield.masks import GaussianMask, Mask, SigmoidMask
 
 
@@ -104,3 +105,20 @@ def test_other_objects_and_masks_of_other_dimensions_are_refused() -> None:
         FlexConv(1, 1, size=8, mask=lambda coords: torch.exp(-coords.square().sum(-1)))
     with pytest.raises(ValueError, match="mask"):
         SeparableConv(1, 1, dim=2, size=8, mask=Tent(1))
+
+
+def test_a_gaussian_mask_with_another_profile_keeps_it_where_kernels_are_sampled_together() -> None:
+    class Flat(GaussianMask):
+        def profile(self, coords: torch.Tensor) -> torch.Tensor:
+            return super().profile(coords) ** 0.5
+
+    masks = [Flat(1, 0.2), Flat(1, 0.4)]
+    coords = torch.linspace(-1, 1, 9).unsqueeze(1)
+    torch.testing.assert_close(Flat.together(masks, coords), torch.stack([mask(coords) for mask in masks]))
+    layers = [FlexConv(2, 2, size=8, mask=Flat) for _ in range(2)]
+    for layer, kernel in zip(layers, sample_kernels(layers, torch.randn(1, 2, 8)), strict=True):
+        coords = layer.grid(None, (1.0,)).coords()
+        window = layer.mask.profile(coords).squeeze(-1)
+        expected = layer.field(coords).movedim(-1, 0) * torch.where(window < 0.1, 0.0, window)
+        assert kernel is not None
+        torch.testing.assert_close(kernel.flatten(0, 1), expected, rtol=1e-4, atol=1e-6)

@@ -17,10 +17,9 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis, is_symbolic
-from ..._hooks import has_hooks
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
-from ...ops.fieldnet import grid_points, sample_fields
+from ...ops.fieldnet import sample_fields
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -168,15 +167,8 @@ def sample_grid(layers: Sequence[SampledKernel], grid: KernelGrid, channels: int
     first = layers[0]
     wide = first.wide(grid) if first.smooth else grid
     with torch.autocast(first.reach.device.type, enabled=False):
-        values = sample_fields([layer.field for layer in layers], wide, channels)
-        if first.mask is not None:
-            masks = [layer.mask for layer in layers]
-            points = grid_points(wide, first.reach.dtype, first.reach.device)
-            if has_hooks(first.mask):
-                window = first.mask(points).unsqueeze(0)
-            else:
-                window = type(first.mask).together(masks, points)  # type: ignore[arg-type]
-            values = values * window.unsqueeze(1)
+        masks = None if first.mask is None else [layer.mask for layer in layers]
+        values = sample_fields([layer.field for layer in layers], wide, channels, masks)  # type: ignore[arg-type]
         kernels = values.unflatten(1, (-1, first.in_channels // first.groups)).unflatten(-1, wide.count)
         return first.finish(kernels, grid)
 

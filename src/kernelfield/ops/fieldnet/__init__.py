@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from ..._hooks import has_hooks
+from ...masks import GaussianMask, gaussian_windows, stack_gaussians
 from ..backend import use_triton
 from ..graph_cache import graph_cache
 from ..kernel_operator import use_kernel_operator
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from ...fields.base import Architecture, Field
     from ...grids import KernelGrid
+    from ...masks import Mask
 
 __all__ = ["grid_points", "sample_fields"]
 
@@ -41,13 +43,16 @@ MAX_VALUES = 1 << 31
 MOST_POINTS = 1 << 16
 
 
-def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | None = None) -> Tensor:
-    """Return the values of fields on a regular grid, if possible with one launch and a matrix product.
+def sample_fields(
+    fields: Sequence[Field], grid: KernelGrid, channels: int | None = None, masks: Sequence[Mask] | None = None
+) -> Tensor:
+    """Return the values of fields times masks on a regular grid, if possible with two launches and a matrix product.
 
     Args:
         fields: n fields that are :meth:`~kernelfield.fields.Field.alike`, or one field of any kind.
         grid: the points.
         channels: return only the first ``channels`` values; all by default.
+        masks: n masks of one class; none by default.
 
     Returns:
         (n, channels, points) values.
@@ -64,12 +69,18 @@ def sample_fields(fields: Sequence[Field], grid: KernelGrid, channels: int | Non
     if architectures is not None:
         features = _fused_features(fields, architectures, grid)
         weight, bias = type(first).readouts(fields, channels)
-        return torch.baddbmm(bias.unsqueeze(2), weight, features)
-    coords = grid_points(grid, like.dtype, like.device)
-    values = (
-        first(coords, channels).unsqueeze(0) if len(fields) == 1 else type(first).together(fields, coords, channels)
-    )
-    return values.mT
+        values = torch.baddbmm(bias.unsqueeze(2), weight, features)
+        if masks and not torch.compiler.is_compiling() and _are_fused(masks, values):
+            return _fused_windows(values, masks, grid)
+    else:
+        coords = grid_points(grid, like.dtype, like.device)
+        alone = len(fields) == 1
+        values = (first(coords, channels).unsqueeze(0) if alone else type(first).together(fields, coords, channels)).mT
+    if not masks:
+        return values
+    points = grid_points(grid, values.dtype, values.device)
+    window = masks[0](points).unsqueeze(0) if has_hooks(masks[0]) else type(masks[0]).together(masks, points)
+    return values * window.unsqueeze(1)
 
 
 def grid_points(grid: KernelGrid, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -127,6 +138,31 @@ def _fused_features(fields: Sequence[Field], architectures: Sequence[Architectur
         return fields[0].features_from(coords, stacked).mT
 
     return fused_features(architectures, grid, formula)
+
+
+def _are_fused(masks: Sequence[Mask], values: Tensor) -> bool:
+    """Return whether Triton kernels can multiply these values by these masks."""
+    numbers = [t for mask in masks for t in mask.parameters()] + [t for mask in masks for t in mask.buffers()]
+    return (
+        all(type(mask) is GaussianMask and mask.threshold == masks[0].threshold for mask in masks)
+        and not has_hooks(*masks)
+        and {t.dtype for t in (values, *numbers)} == {torch.float32}
+        and values.numel() < MAX_VALUES
+    )
+
+
+def _fused_windows(values: Tensor, masks: Sequence[Mask], grid: KernelGrid) -> Tensor:
+    """Return (n, channels, points) values times Gaussian masks."""
+    from .triton.windows import multiply_gaussians  # noqa: PLC0415
+
+    threshold = masks[0].threshold
+
+    def formula(values: Tensor, mean: Tensor, sigma: Tensor) -> Tensor:
+        points = grid_points(grid, values.dtype, values.device)
+        return values * gaussian_windows(points, mean, sigma, threshold).unsqueeze(1)
+
+    mean, sigma = stack_gaussians([getattr(mask, name) for name in ("mean", "sigma") for mask in masks])
+    return multiply_gaussians(values, mean, sigma, threshold, grid, formula)
 
 
 def _any_tensor(field: Field) -> Tensor:
