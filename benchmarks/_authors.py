@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelfield.groups import Cyclic
 
-__all__ = ["COMPARABLE", "PUBLISHED", "Published", "milliseconds_of"]
+__all__ = ["COMPARABLE", "PUBLISHED", "Published", "published_step"]
 
 
 @dataclass(frozen=True)
@@ -86,11 +86,11 @@ COMPARABLE = {
 }
 
 
-def milliseconds_of(name: str, batch: int) -> float | None:
-    """Return the milliseconds of the authors' code for a row of this name and batch; None if they are not known.
+def published_step(name: str, batch: int) -> Published | None:
+    """Return the step of the authors' code for a row of this name and batch; None if it was not timed.
 
-    >>> milliseconds_of("CCNN_4,140", 100), milliseconds_of("CCNN_4,140", 64)
+    >>> published_step("CCNN_4,140", 100).milliseconds, published_step("CCNN_4,140", 64)
     (27.3, None)
     """
-    published = PUBLISHED.get(COMPARABLE.get(name, name))
-    return published.milliseconds if published is not None and published.shape[0] == batch else None
+    step = PUBLISHED.get(COMPARABLE.get(name, name))
+    return step if step is not None and step.shape[0] == batch else None

@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = [
     "Budget",
     "OutOfTimeError",
     "check_peak_bytes",
     "copy_bandwidth",
+    "exponent",
     "graphed",
     "least_seconds",
     "machine",
@@ -229,6 +230,17 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
     with pause_step_hooks(), torch.cuda.graph(graph):
         call()
     return graph.replay
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the slope of log value over log size, by least squares.
+
+    >>> round(exponent([1, 10, 100], [3, 300, 30_000]), 3)
+    2.0
+    """
+    x, y = [math.log(n) for n in sizes], [math.log(v) for v in values]
+    mx, my = statistics.mean(x), statistics.mean(y)
+    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 
 def copy_bandwidth(device: torch.device) -> float:

@@ -15,7 +15,7 @@ backward, and fused AdamW. The loss is the cross-entropy, or the mean square of 
 - ``formula`` is the eager step by plain formulas: torch operations alone (``kf.ops.use_fast_paths(False)``),
   convolutions by ``torch.fft`` padded to twice the length, or by torch's own for kernels of at most 15 points, and all
   pairs of points.
-- ``authors`` are times of the authors' code for a network and a batch of the same shape (``_authors.py``).
+- ``authors`` are time and memory of the authors' code for a network and a batch of the same shape (``_authors.py``).
 - ``MiB`` is the peak memory of tensors above the level before the network was made.
 - ``launches`` are calls of the CUDA driver that start work on the device in one step, ``Python calls`` are calls of
   Python functions in the thread of the loop.
@@ -48,7 +48,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _authors import milliseconds_of
+from _authors import published_step
 from _formula import formula
 from _measure import Budget, OutOfTimeError, machine, peak_bytes, sample_seconds, settle_allocator, time_limit
 from _steps import launches, make_step, python_calls
@@ -211,6 +211,7 @@ def run(options: argparse.Namespace, report: dict[str, Any], device: torch.devic
 def warm(options: argparse.Namespace, device: torch.device, spent: Budget) -> None:
     """Run the first steps of every n-th case in each way, which compiles their kernels."""
     first, count = options.warm
+    os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "2")  # several such processes share the cores
     chosen = [case for kind in options.kinds for case in cases((kind,), options.only)[options.rows]][first::count]
     for case in chosen:
         for way in options.ways:
@@ -247,7 +248,8 @@ def make_tables(rows: list[dict[str, Any]]) -> str:
         cells = [name, str(batch)]
         ms = [row.get("milliseconds") for row in of]
         best = min((value for value in ms[:3] if value is not None), default=None)
-        authors = milliseconds_of(name, batch)
+        published = published_step(name, batch)
+        authors, gib = (None, None) if published is None else (published.milliseconds, published.gib)
         times.append(
             [*cells]
             + [number(value) + ("*" if row.get("refusal") else "") for value, row in zip(ms, of, strict=True)]
@@ -258,14 +260,15 @@ def make_tables(rows: list[dict[str, Any]]) -> str:
             for key in ("launches", "python_calls")
             for row in of[:2]
         ]
-        costs.append([*cells, *(mebibytes(row.get("peak_bytes")) for row in of), *counts])
+        memory = [*(row.get("peak_bytes") for row in of), None if gib is None else int(gib * 2**30)]
+        costs.append([*cells, *map(mebibytes, memory), *counts])
     start = ["training step", "batch"]
     compared = ["× formula", "authors, ms", "× authors, eager", "× authors"]
     counted = [f"{what}, {way}" for what in ("launches", "Python calls") for way in WAYS[:2]]
     return "\n\n".join(
         [
             table([*start, *(f"{way}, ms" for way in WAYS), *compared], times),
-            table([*start, *(f"{way}, MiB" for way in WAYS), *counted], costs),
+            table([*start, *(f"{way}, MiB" for way in (*WAYS, "authors")), *counted], costs),
         ]
     )
 
