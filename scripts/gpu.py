@@ -173,7 +173,7 @@ QUICK = {
     "smnist-default": "--synthetic --epochs 3 --set model.channels=4 --set model.blocks=1",
     "irregular": "--points 200 --network-points 0 --seconds 0.1",
     "warm-eager-0": "--kinds guide --only p4-CNN --batch 2 --ways eager,formula --warm 0/2",
-    "growth": "--quick --only Group --each 0.01",
+    "growth": "--quick --only LiftingConv --each 0.01",
 }
 
 
