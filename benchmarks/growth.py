@@ -2,6 +2,7 @@
 
     python benchmarks/growth.py --json benchmarks/results/growth-h200.json         # continues the file
     OMP_NUM_THREADS=1 python benchmarks/growth.py --device cpu --limit 300
+    python benchmarks/growth.py --warm 3/8               # only compile the kernels of an eighth of the entries
     python benchmarks/growth.py --quick                  # the two smallest sizes, to see that it runs
     python benchmarks/growth.py --from-json FILE --markdown docs/benchmarks/growth.md
 
@@ -21,6 +22,7 @@ seconds, or that does not fit into memory. No measurement starts after ``--limit
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gc
 import json
 import math
@@ -150,7 +152,7 @@ def _of_group(
         "elements",
         lambda n: layer(8, 8, group=groups.Cyclic(n), **options),
         _signal(8, 8, 28, 28) if layer is layers.LiftingConv else _on_group(8, 8, 28),
-        {"cpu": (8, 16, 32, 64), "cuda": (16, 32, 64, 128)},
+        {"cpu": (8, 16, 32, 64), "cuda": (32, 64, 128)},
         time=time,
         memory=memory,
     )
@@ -160,9 +162,9 @@ def all_series() -> list[Series]:
     """Return the series of all layers."""
     on_p4 = partial(layers.GroupSelfAttention, 9, 9, group=groups.Cyclic(4), heads=3)
     return [
-        _continuous(1, tuple(1 << i for i in (10, 12, 14, 16)), tuple(1 << i for i in (14, 16, 18, 20))),
-        _continuous(2, (32, 64, 128, 256), (128, 256, 512, 1024)),
-        _continuous(3, (8, 16, 32), (16, 32, 64, 128)),
+        _continuous(1, tuple(1 << i for i in (10, 12, 14, 16)), tuple(1 << i for i in (16, 18, 20))),
+        _continuous(2, (32, 64, 128, 256), (256, 512, 1024)),
+        _continuous(3, (8, 16, 32), (32, 64, 128)),
         Series(
             "CKConv, all channels, 1D",
             "samples",
@@ -184,7 +186,7 @@ def all_series() -> list[Series]:
             "points",
             partial(_point_layer, "global", 1),
             _at_points(16, 1),
-            {"cpu": (4096, 8192, 16384, 32768), "cuda": (16384, 65536, 262144, 1048576)},
+            {"cpu": (4096, 8192, 16384, 32768), "cuda": (65536, 262144, 1048576)},
             time=transforms,
             memory=None,
             on_host=True,
@@ -194,7 +196,7 @@ def all_series() -> list[Series]:
             "points",
             partial(_point_layer, "masked", 1),
             _at_points(16, 1),
-            {"cpu": (4096, 8192, 16384, 32768), "cuda": (16384, 65536, 262144, 1048576)},
+            {"cpu": (4096, 8192, 16384, 32768), "cuda": (65536, 262144, 1048576)},
             memory=None,
             on_host=True,
         ),
@@ -203,7 +205,7 @@ def all_series() -> list[Series]:
             "points",
             partial(_point_layer, "masked", 3),
             _at_points(16, 3),
-            {"cpu": (1024, 2048, 4096), "cuda": (16384, 32768, 65536, 131072)},
+            {"cpu": (1024, 2048, 4096), "cuda": (32768, 65536, 131072)},
             memory=None,
             on_host=True,
         ),
@@ -243,7 +245,7 @@ def all_series() -> list[Series]:
             "neighbours",
             lambda k: on_p4(neighborhood=k),
             _signal(1, 9, 4, 28, 28),
-            {"cpu": (5, 7, 11, 15), "cuda": (7, 11, 15, 23)},
+            {"cpu": (5, 7, 11, 15), "cuda": (11, 15, 23)},
             count=lambda k: k**2,
             memory=None,
         ),
@@ -252,7 +254,7 @@ def all_series() -> list[Series]:
             "positions",
             lambda n: on_p4(neighborhood=None, size=n),
             _on_grid(1, 9, 4, dim=2),
-            {"cpu": (8, 12, 16, 24), "cuda": (16, 24, 32, 48)},
+            {"cpu": (8, 12, 16, 24), "cuda": (24, 32, 48)},
             count=lambda n: n**2,
             time=power(2),
             memory=None,
@@ -260,9 +262,11 @@ def all_series() -> list[Series]:
     ]
 
 
-def entries(series: list[Series], device: str, few: int | None) -> list[tuple[Series, int]]:
-    """Return the sizes of all series, one of each in turn."""
-    rows = zip_longest(*([(one, size) for size in one.sizes[device][:few]] for one in series))
+def entries(options: argparse.Namespace, device: torch.device) -> list[tuple[Series, int]]:
+    """Return the chosen sizes of all series, one of each in turn."""
+    chosen = [series for series in all_series() if options.only.lower() in series.name.lower()]
+    few = 2 if options.quick else None
+    rows = zip_longest(*([(series, size) for size in series.sizes[device.type][:few]] for series in chosen))
     return [entry for row in rows for entry in row if entry is not None]
 
 
@@ -278,11 +282,17 @@ def training_step(layer: nn.Module, inputs: dict[str, Tensor]) -> Callable[[], N
     return step
 
 
-def measure(series: Series, size: int, device: torch.device, budget: float) -> dict[str, Any]:
-    """Return seconds and bytes of one entry."""
+def first_step(series: Series, size: int, device: torch.device) -> Callable[[], None]:
+    """Take a step, which compiles its kernels, and return it."""
     torch.manual_seed(SEED)
     step = training_step(series.build(size).to(device), series.inputs(size, device))
     step()
+    return step
+
+
+def measure(series: Series, size: int, device: torch.device, budget: float) -> dict[str, Any]:
+    """Return seconds and bytes of one entry."""
+    step = first_step(series, size, device)
     row: dict[str, Any] = {"series": series.name, "size": size, "count": series.count(size)}
     row["bytes"] = peak_bytes(step, device)
     captured = device.type == "cuda" and not series.on_host
@@ -302,9 +312,8 @@ def ends(series: Series, size: int, rows: list[dict[str, Any]], most: float) -> 
 def run(options: argparse.Namespace, report: dict[str, Any], device: torch.device, spent: Budget) -> None:
     """Add the missing entries to the report."""
     rows: list[dict[str, Any]] = report["rows"]
-    chosen = [series for series in all_series() if options.only.lower() in series.name.lower()]
     done = {(row["series"], row["size"]) for row in rows}
-    for series, size in entries(chosen, device.type, 2 if options.quick else None):
+    for series, size in entries(options, device):
         if spent.spent:
             spent.log("stopped: the time is over")
             return
@@ -317,6 +326,20 @@ def run(options: argparse.Namespace, report: dict[str, Any], device: torch.devic
         rows.append(row)
         spent.log(f"{row}")
         save(report, options.json)
+        gc.collect()
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+
+
+def warm(options: argparse.Namespace, device: torch.device, spent: Budget) -> None:
+    """Compile the kernels of every n-th entry, so that several processes fill Triton's cache together."""
+    first, count = (int(n) for n in options.warm.split("/"))
+    for series, size in entries(options, device)[first::count]:
+        if spent.spent:
+            return
+        with contextlib.suppress(RuntimeError, ValueError):  # the measurement will show it
+            first_step(series, size, device)
+        spent.log(f"{series.name}, {size}: done")
         gc.collect()
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -367,6 +390,7 @@ def main() -> None:
     parser.add_argument("--each", type=float, default=0.2, help="seconds to time each entry")
     parser.add_argument("--most", type=float, default=4.0, help="seconds that a single step may be expected to take")
     parser.add_argument("--limit", type=float, default=math.inf, help="seconds after which no measurement starts")
+    parser.add_argument("--warm", metavar="I/N", help="only compile the kernels of every N-th entry")
     parser.add_argument("--json", type=Path, help="where to write the measurements; those already there are kept")
     parser.add_argument("--from-json", type=Path, help="show saved measurements instead of making new ones")
     parser.add_argument("--markdown", type=Path, help="put the table into this file")
@@ -375,6 +399,9 @@ def main() -> None:
         report = json.loads(options.from_json.read_text())
     else:
         spent, device = Budget(options.limit), torch.device(options.device)
+        if options.warm is not None:
+            warm(options, device, spent)
+            return
         settle_allocator()
         report = {"machine": machine(device, SEED), "rows": []}
         if options.json is not None and options.json.exists():

@@ -265,6 +265,14 @@ def test_growth_keeps_rows_and_fits_exponents(run, tmp_path):
     assert cells == ["LiftingConv", "elements", "8", "16", "4,000", "1.00", "3.00", "1.00", "0.00", "1.00"]
 
 
+def test_growth_compiles_every_nth_entry_and_saves_nothing(run, tmp_path):
+    path = tmp_path / "growth.json"
+    arguments = ("--device", "cpu", "--quick", "--only", "LiftingConv", "--json", str(path))
+    printed = run("growth", *arguments, "--warm", "1/2")
+    assert printed.err.count("LiftingConv, 16: done") == printed.err.count("done") == 1
+    assert not path.exists()
+
+
 def test_growth_ends_a_series_that_would_take_too_long_or_has_failed(run):
     script = importlib.import_module("growth")
     series = next(series for series in script.all_series() if series.name == "GroupConv")
