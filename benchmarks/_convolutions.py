@@ -14,9 +14,9 @@ from kernelfield.ops import conv
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-__all__ = ["Case", "Problem"]
+__all__ = ["Case", "Problem", "formula_conv"]
 
 _CONV = {1: F.conv1d, 2: F.conv2d, 3: F.conv3d}
 
@@ -69,6 +69,33 @@ class Case:
         return 4 * (forward + (3 * signal + 2 * kernel if training else 0))
 
 
+def formula_conv(x: Tensor, kernel: Tensor, *, causal: bool, boundary: Sequence[str], groups: int) -> Tensor:
+    """Convolve by the plain formula: pad to 2L, transform, multiply, crop.
+
+    Signals of half precision are transformed in float32.
+    """
+    if (dtype := x.dtype) in (torch.bfloat16, torch.float16):
+        return formula_conv(x.float(), kernel.float(), causal=causal, boundary=boundary, groups=groups).to(dtype)
+    if causal:  # later points meet no sample, and would wrap around
+        kernel = kernel[..., : x.shape[-1]]
+    axes = tuple(range(2, x.dim()))
+    sizes = tuple(n if name == "periodic" else 2 * n for n, name in zip(x.shape[2:], boundary, strict=True))
+    spectrum = torch.fft.rfftn(x, s=sizes, dim=axes)
+    kernel_spectrum = torch.fft.rfftn(kernel, s=sizes, dim=axes)
+    if groups == 1:
+        product = torch.einsum("bi...,oi...->bo...", spectrum, kernel_spectrum)
+    elif kernel.shape[:2] == (groups, 1):
+        product = spectrum * kernel_spectrum.squeeze(1)
+    else:
+        parts = spectrum.unflatten(1, (groups, -1)), kernel_spectrum.unflatten(0, (groups, -1))
+        product = torch.einsum("bgi...,goi...->bgo...", *parts).flatten(1, 2)
+    y = torch.fft.irfftn(product, s=sizes, dim=axes)
+    for axis, name in zip(axes, boundary, strict=True):
+        first = 0 if causal else (kernel.shape[axis] - 1) // 2
+        y = y.roll(-first, axis) if name == "periodic" else y.narrow(axis, first, x.shape[axis])
+    return y
+
+
 class Problem:
     """The tensors of a case, and its calls."""
 
@@ -117,20 +144,9 @@ class Problem:
         return conv(x, kernel, causal=self.case.causal, groups=self.case.groups, method=method)
 
     def plain(self, x: Tensor, kernel: Tensor) -> Tensor:
-        """Compute it by the plain formula: pad to 2L, transform, multiply, crop."""
-        axes = tuple(range(2, x.dim()))
-        sizes = tuple(2 * n for n in x.shape[2:])
-        spectrum = torch.fft.rfftn(x, s=sizes, dim=axes)
-        kernel_spectrum = torch.fft.rfftn(kernel, s=sizes, dim=axes)
-        if self.case.depthwise:
-            product = spectrum * kernel_spectrum.squeeze(1)
-        else:
-            product = torch.einsum("bi...,oi...->bo...", spectrum, kernel_spectrum)
-        y = torch.fft.irfftn(product, s=sizes, dim=axes)
-        for axis in axes:
-            first = 0 if self.case.causal else (kernel.shape[axis] - 1) // 2
-            y = y.narrow(axis, first, x.shape[axis])
-        return y
+        """Compute it by the plain formula."""
+        boundary = ("zero",) * len(self.case.lengths)
+        return formula_conv(x, kernel, causal=self.case.causal, boundary=boundary, groups=self.case.groups)
 
     def torch_direct(self, x: Tensor, kernel: Tensor) -> Tensor:
         """Compute it by torch's own convolution, which does not flip the kernel."""

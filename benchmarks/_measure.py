@@ -19,19 +19,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 __all__ = [
     "Budget",
     "OutOfTimeError",
     "check_peak_bytes",
     "copy_bandwidth",
+    "exponent",
     "graphed",
     "least_seconds",
     "machine",
     "median_ratios",
     "median_seconds",
     "peak_bytes",
+    "sample_seconds",
     "settle_allocator",
     "time_limit",
 ]
@@ -155,10 +157,10 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
     turns, repeats, samples = {}, {}, {}
     for name, call in calls.items():
         turns[name] = 0
-        warm = _sample(call, 1, device)
+        warm = sample_seconds(call, 1, device)
         # For a long call the first time suffices; on a GPU it may include the loading of libraries.
         if warm < 10 * budget or device.type == "cuda":
-            warm = min(_sample(call, 1, device) for _ in range(2))
+            warm = min(sample_seconds(call, 1, device) for _ in range(2))
         samples[name] = [warm]
         if warm < budget:
             repeats[name] = math.ceil(_SAMPLE_SECONDS / warm)
@@ -172,11 +174,11 @@ def _samples(calls: Mapping[str, Callable[[], object]], device: torch.device, bu
         for name, call in calls.items():
             if turn < turns[name]:
                 call()  # untimed: the previous call left other caches and free memory
-                samples[name].append(_sample(call, repeats[name], device))
+                samples[name].append(sample_seconds(call, repeats[name], device))
     return samples
 
 
-def _sample(call: Callable[[], object], repeats: int, device: torch.device) -> float:
+def sample_seconds(call: Callable[[], object], repeats: int, device: torch.device) -> float:
     """Return the seconds one call takes on average over ``repeats`` in a row."""
     return (_sample_cuda if device.type == "cuda" else _sample_cpu)(call, repeats) / repeats
 
@@ -228,6 +230,17 @@ def graphed(call: Callable[[], object]) -> Callable[[], object]:
     with pause_step_hooks(), torch.cuda.graph(graph):
         call()
     return graph.replay
+
+
+def exponent(sizes: Sequence[float], values: Sequence[float]) -> float:
+    """Return the slope of log value over log size, by least squares.
+
+    >>> round(exponent([1, 10, 100], [3, 300, 30_000]), 3)
+    2.0
+    """
+    x, y = [math.log(n) for n in sizes], [math.log(v) for v in values]
+    mx, my = statistics.mean(x), statistics.mean(y)
+    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 
 def copy_bandwidth(device: torch.device) -> float:

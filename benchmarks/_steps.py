@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -44,13 +44,12 @@ class Case:
 
 @dataclass(frozen=True)
 class Noise:
-    """Inputs of one shape, and further arguments that do not depend on the batch."""
+    """Inputs of one shape."""
 
     shape: tuple[int, ...]
-    options: dict[str, Tensor] = field(default_factory=dict)
 
     def __call__(self, batch: int) -> dict[str, Tensor]:
-        return {"x": torch.randn(batch, *self.shape), **self.options}
+        return {"x": torch.randn(batch, *self.shape)}
 
 
 def _case(name: str, model: str, batch: int, *shape: int, **options: Any) -> Case:

@@ -1,4 +1,4 @@
-"""Cases of training steps: the networks of the guide, every registered network, and layers."""
+"""Cases of training steps: the networks of the guide, layers, networks of the authors, and every registered one."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 import torch
+from _authors import COMPARABLE, PUBLISHED
 from _steps import CASES, Case, Noise
 from torch import nn
 
@@ -27,8 +28,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KINDS", "cases", "recipe_of"]
 
-#: sets of cases: the networks of the guide to speed, layers, and every registered network
-KINDS = ("guide", "layers", "networks")
+#: sets of cases: the networks of the guide to speed, layers, those that the authors' code was timed with and that no
+#: other set has, and every registered network
+KINDS = ("guide", "layers", "published", "networks")
 
 
 def _layer(name: str, build: Callable[[], nn.Module], *shape: int, batch: int = 64) -> Case:
@@ -39,7 +41,6 @@ def _layers() -> list[Case]:
     """Return the layers, with as many channels as their networks have."""
     p4, line = groups.Cyclic(4), {"size": 1024, "causal": True}
     on_p4 = {"group": p4, "kernel_size": 3}
-    cloud = {"coords": 2 * torch.rand(64, 3) - 1}
     return [
         _layer("CKConv, 32 → 32, 1,024", partial(layers.CKConv, 32, 32, **line), 32, 1024),
         _layer("FlexConv, 32 → 32, 1,024", partial(layers.FlexConv, 32, 32, **line), 32, 1024),
@@ -71,7 +72,7 @@ def _layers() -> list[Case]:
             "Gridify, 64 points, 9³",
             32,
             partial(layers.Gridify, 64, 64, dim=3, grid=9, neighbors=9),
-            Noise((64, 64), cloud),
+            lambda batch: {"x": torch.randn(batch, 64, 64), "coords": 2 * torch.rand(batch, 64, 3) - 1},
         ),
     ]
 
@@ -115,6 +116,18 @@ def _common_letters(first: str, second: str) -> int:
     )
 
 
+def _published() -> list[Case]:
+    """Return the networks that the authors' code was timed with, but for those of other sets."""
+    others = {*COMPARABLE.values(), *CASES}
+    found = []
+    for name, step in PUBLISHED.items():
+        batch, channels, *space = step.shape
+        build = partial(kf.create_model, step.model, in_channels=channels, out_channels=10, **step.options)
+        if name not in others:
+            found.append(Case(name, batch, build, Noise((channels, *space))))
+    return found
+
+
 def _registered(model: str) -> Case:
     """Return the network of a recipe on noise of the shape of its data."""
     recipe = recipe_of(model)
@@ -133,6 +146,8 @@ def cases(kinds: tuple[str, ...] = KINDS, only: str = "") -> list[Case]:
         found += CASES.values()
     if "layers" in kinds:
         found += _layers()
+    if "published" in kinds:
+        found += _published()
     if "networks" in kinds:
         found += [_registered(name) for name in _by_family() if only in name]
     return [case for case in found if only in case.name]

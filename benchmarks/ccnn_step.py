@@ -21,36 +21,30 @@ Results are saved after each of them. ``--profile`` writes a table of the kernel
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-from unittest import mock
 
 import torch
+from _authors import PUBLISHED
+from _formula import forced
 from _measure import graphed, machine, median_seconds, peak_bytes
 from _tables import MISSING, describe, number, replace_section, table
 
-import kernelfield.ops.backend
 from kernelfield import CCNN
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 Results = dict[str, Any]
 Row = tuple[int, int, int, int, tuple[int, ...], float]
 #: blocks, channels, units of kernel networks, batch, signal, milliseconds of the authors' code
 ROWS: dict[str, Row] = {
-    "CCNN_4,140 sMNIST": (4, 140, 32, 100, (1, 784), 27.3),
-    "CCNN_6,380 sMNIST": (6, 380, 64, 100, (1, 784), 54.9),
-    "CCNN_4,140 CIFAR-10 2D": (4, 140, 32, 50, (3, 32, 32), 81.0),
-    "CCNN_6,380 CIFAR-10 2D": (6, 380, 64, 50, (3, 32, 32), 295.0),
-    "CCNN_4,140 sCIFAR": (4, 140, 32, 50, (3, 1024), 26.0),
-    "CCNN_6,380 sCIFAR": (6, 380, 64, 50, (3, 1024), 41.8),
-    "CCNN_4,140 raw speech": (4, 140, 32, 20, (1, 16_000), 131.0),
-    "CCNN_6,380 raw speech": (6, 380, 64, 20, (1, 16_000), 312.0),
+    name: (*sizes, step.shape[0], step.shape[1:], step.milliseconds)
+    for name, step in PUBLISHED.items()
+    for model, sizes in {"CCNN_4,140": (4, 140, 32), "CCNN_6,380": (6, 380, 64)}.items()
+    if name.startswith(model)
 }
 #: with kernel networks of half the published units, as many as the smaller networks have
 ROWS |= {f"{name}, 32 units": (*row[:2], 32, *row[3:]) for name, row in ROWS.items() if row[2] == 64}
@@ -62,24 +56,6 @@ WAYS = {
     "plain": ("triton", True, False),
     "fft fused": ("fft", False, True),
 }
-
-
-@contextlib.contextmanager
-def forced(method: str, fused: bool) -> Iterator[None]:
-    """Let "auto" mean ``method`` wherever it can convolve, and turn all other Triton kernels on or off."""
-    conv = sys.modules["kernelfield.ops.conv"]  # the package's attribute of that name is the function
-    choose = conv.cheapest
-
-    def choice(x: torch.Tensor, kernel: torch.Tensor, causal: bool, boundary: tuple[str, ...]) -> str:
-        able = method != "triton" or conv.obstacle(x, kernel, causal, boundary) is None
-        return method if able else choose(x, kernel, causal, boundary)
-
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(mock.patch.object(conv, "cheapest", choice))
-        stack.enter_context(mock.patch.object(conv, "_plans", {}))
-        if not fused:
-            stack.enter_context(mock.patch.object(kernelfield.ops.backend, "_kernels_run", return_value=False))
-        yield
 
 
 def make_step(row: Row, way: str, device: torch.device) -> Callable[[], None]:

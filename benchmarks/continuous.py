@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from _authors import PUBLISHED
 from _measure import graphed, machine, median_seconds, peak_bytes, settle_allocator
 from _tables import MISSING, describe, number, replace_section, table
 
@@ -91,12 +92,18 @@ def ccnn(length: int, dim: int, batch: int, in_channels: int, authors_ms: float 
     )
 
 
-def named(name: str, batch: int, shape: tuple[int, ...], authors_ms: float, **arguments: Any) -> Case:
-    def build() -> nn.Module:
-        return create_model(name, in_channels=shape[0], out_channels=10, size=shape[-1], **arguments)
+def published(name: str) -> Case:
+    """Return a network whose step of the authors' code was timed."""
+    step = PUBLISHED[name]
+    batch, channels, *lengths = step.shape
+    if step.model == "ccnn_4_140":
+        return ccnn(lengths[0], len(lengths), batch, channels, step.milliseconds)
 
-    lengths = "×".join(map(str, shape[1:]))
-    return Case(f"{name}, {lengths}, batch {batch}", build, (batch, *shape), authors_ms=authors_ms)
+    def build() -> nn.Module:
+        return create_model(step.model, in_channels=channels, out_channels=10, **step.options)
+
+    sizes = "×".join(map(str, lengths))
+    return Case(f"{step.model}, {sizes}, batch {batch}", build, step.shape, authors_ms=step.milliseconds)
 
 
 def cases(device: torch.device, quick: bool) -> list[Case]:
@@ -110,14 +117,8 @@ def cases(device: torch.device, quick: bool) -> list[Case]:
         separable(140, 4096, 1, 64),
         separable(140, 16384, 1, 32),
         separable(140, 32, 2, 64),
-        ccnn(784, 1, 100, 1, authors_ms=27.3),
-        ccnn(1024, 1, 50, 3, authors_ms=26.0),
-        ccnn(16_000, 1, 20, 1, authors_ms=131.0),
-        ccnn(32, 2, 50, 3, authors_ms=81.0),
-        named("flextcn_2", 64, (1, 784), 30.0, sigma=0.0375),  # the mask of the published code
-        named("cktcn_2", 64, (1, 784), 24.0),
-        # Half of the thesis's mask width of 0.5: its coordinates span [-1, 1] over one image.
-        named("flexnet_16", 64, (3, 32, 32), 198.0, sigma=0.25),
+        *(published(f"CCNN_4,140 {data}") for data in ("sMNIST", "sCIFAR", "raw speech", "CIFAR-10 2D")),
+        *(published(name) for name in ("FlexTCN-2 sMNIST", "CKTCN-2 sMNIST", "FlexNet-16 CIFAR-10")),
     ]
 
 

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from _authors import PUBLISHED
 from _measure import (
     Budget,
     OutOfTimeError,
@@ -80,14 +81,14 @@ class Case:
     notes: dict[str, Any] = field(default_factory=dict)
 
 
-#: (rotations, neighbourhood, batch): milliseconds and GiB of the authors' code
-AUTHORS = {
-    (4, 5, 8): (38.0, 2.0),
-    (4, 5, 64): (180.0, 15.4),
-    (4, 9, 8): (71.0, 6.2),
-    (8, 5, 64): (779.0, 91.0),
-    (12, 5, 8): (285.0, 36.0),
-}
+#: rotations, neighbourhood and batch of the networks that the authors' code was timed with
+COMPARED = ((4, 5, 8), (4, 5, 64), (4, 9, 8), (8, 5, 64), (12, 5, 8))
+
+
+def authors_of(name: str) -> tuple[float, float] | None:
+    """Return the milliseconds and GiB of the authors' code, if they are known."""
+    step = PUBLISHED.get(name)
+    return None if step is None or step.gib is None else (step.milliseconds, step.gib)
 
 
 def self_attention(n: int, neighborhood: int | None, batch: int, quick: bool = False) -> Case:
@@ -101,10 +102,8 @@ def self_attention(n: int, neighborhood: int | None, batch: int, quick: bool = F
     keys = 784 if neighborhood is None else neighborhood**2
     scores = 4 * 3 * batch * 9 * 576 * n**3 * keys
     methods = ("auto", "chunked", *(("reference",) if scores < 90 * 2**30 or quick else ()))
-    return Case(
-        "self", f"R{n}, {around}, batch {batch}", (batch, 1, 28, 28), build, methods,
-        AUTHORS.get((n, neighborhood or 28, batch)),
-    )  # fmt: skip
+    name = f"R{n}, {around}, batch {batch}"
+    return Case("self", name, (batch, 1, 28, 28), build, methods, authors_of(name))
 
 
 def attentive(name: str, build: Callable[[], nn.Module], shape: tuple[int, ...], authors: Any = None) -> Case:
@@ -139,23 +138,18 @@ def cases(device: torch.device, quick: bool, everything: bool) -> list[Case]:
             ),
         ]
     digits, photographs = (128, 1, 28, 28), (128, 3, 32, 32)
-    published = {"full": (31, 2.7), "channel": (18, 1.9), "spatial": (24, 2.2), "input": (24, 0.15)}
     convolutions = [
         attentive(
-            f"p4-CNN {kind or 'plain'}, batch 128", lambda kind=kind: p4cnn(kind), digits, published.get(kind or "")
+            f"p4-CNN {kind or 'plain'}, batch 128", lambda kind=kind: p4cnn(kind), digits, authors_of(f"p4-CNN {kind}")
         )
         for kind in ("full", "channel", "spatial", "input", None, "co")
     ]
-    for mirrored, kind, authors in (
-        (False, "input", (33, 1.8)),
-        (True, "input", (118, 2.4)),
-        (False, "full", None),
-        (False, None, None),
-        (True, None, None),
-    ):
-        name = f"{'p4m' if mirrored else 'p4'} All-CNN {kind or 'plain'}, batch 128"
+    for mirrored, kind in ((False, "input"), (True, "input"), (False, "full"), (False, None), (True, None)):
+        name = f"{'p4m' if mirrored else 'p4'} All-CNN"
+        authors = authors_of(f"{name} {kind}")
+        name = f"{name} {kind or 'plain'}, batch 128"
         convolutions.append(attentive(name, lambda m=mirrored, k=kind: allcnn(m, k), photographs, authors))
-    compared = [self_attention(*which) for which in AUTHORS]
+    compared = [self_attention(*which) for which in COMPARED]
     large = [self_attention(12, 9, 8), self_attention(4, None, 8)]
     others = [(8, 5, 8), (8, None, 8), (12, None, 8), (8, 9, 8), (12, 5, 64), (4, 9, 64), (8, 9, 64), (12, 9, 64)]
     rows = compared + large + convolutions + [self_attention(*which) for which in others]

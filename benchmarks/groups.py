@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from _authors import PUBLISHED
 from _measure import Budget, graphed, machine, median_seconds, peak_bytes, settle_allocator
 from _plain import e2cnn_all_cnn, e2cnn_cnn, e2cnn_residual, enn, plain_all_cnn, plain_cnn, plain_residual
 from _tables import MISSING, describe, number, replace_section, save, table
@@ -136,11 +137,11 @@ def cases(device: torch.device, quick: bool) -> list[Case]:
             sampled(4, 28, 8, partial=True, share=0.5),
         ]
     return [
-        small("p4", Cyclic(4), 10, 128, e2cnn_ms=9.3, authors_ms=6.9),
+        small("p4", Cyclic(4), 10, 128, e2cnn_ms=9.3, authors_ms=PUBLISHED["p4-CNN"].milliseconds),
         small("p4m", Dihedral(4), 7, 128, e2cnn_ms=10.6),
         small("C8", Cyclic(8), 7, 128, e2cnn_ms=10.9),
-        large("p4", Cyclic(4), 48, 128, authors_ms=15.1),
-        large("p4m", Dihedral(4), 32, 128, authors_ms=35.0),
+        large("p4", Cyclic(4), 48, 128, authors_ms=PUBLISHED["p4 All-CNN"].milliseconds),
+        large("p4m", Dihedral(4), 32, 128, authors_ms=PUBLISHED["p4m All-CNN"].milliseconds),
         large("C8", Cyclic(8), 32, 128),
         *(sampled(32, size, 64) for size in (28, 32)),
         sampled(32, 28, 64, partial=True),

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _measure import machine
+from _measure import exponent, machine
 
 import kernelfield as kf
 
@@ -92,13 +92,6 @@ def _peak_on_cpu(layer: torch.nn.Module, x: torch.Tensor, coords: torch.Tensor) 
             held += event.nbytes()
             peak = max(peak, held)
     return float(peak)
-
-
-def exponent(points: list[int], values: list[float]) -> float:
-    """Return the slope of log value over log points."""
-    x, y = [math.log(n) for n in points], [math.log(v) for v in values]
-    mx, my = sum(x) / len(x), sum(y) / len(y)
-    return sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True)) / sum((a - mx) ** 2 for a in x)
 
 
 def networks(points: int, device: str, seconds: float) -> list[dict[str, Any]]:

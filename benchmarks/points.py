@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from _measure import machine, median_seconds, peak_bytes, settle_allocator
+from _measure import exponent, machine, median_seconds, peak_bytes, settle_allocator
 from _pointnet2 import PARTS, PointNet2
 from _tables import MISSING, describe, number, replace_section, save, table
 
@@ -132,9 +132,7 @@ def growth(rows: list[dict[str, Any]], name: str, what: str) -> float | None:
     found = [pair for pair in found if pair[0] >= 5_000] if len([p for p in found if p[0] >= 5_000]) > 1 else found[-3:]
     if len(found) < 2 or min(value for _, value in found) <= 0:
         return None
-    x = torch.tensor([math.log(points) for points, _ in found], dtype=torch.float64)
-    y = torch.tensor([math.log(value) for _, value in found], dtype=torch.float64)
-    return float(((x - x.mean()) * (y - y.mean())).sum() / (x - x.mean()).square().sum())
+    return exponent([points for points, _ in found], [value for _, value in found])
 
 
 def tables(report: dict[str, Any]) -> str:

@@ -17,7 +17,9 @@ the steps that earlier calls with the same FOLDER have finished, which ``steps.j
 starts again, and its benchmark keeps the rows that it has saved.
 
 ``--at-once`` runs several files of tests side by side: most of their time is the compilation of kernels on the CPU.
-Stage ``warm`` compiles the kernels of the stage ``recorded`` in the same way. Trainings run side by side too: those on
+Stage ``warm`` compiles the kernels of the stage ``recorded`` in the same way, and ``warm-loops`` those of ``loops``,
+which must follow on the same machine; its first eight steps are for eager and captured steps, the others for compiled
+ones, which take minutes. ``warm-growth`` does so for ``growth``. Trainings run side by side too: those on
 shares of the data (``cards``) and those with the published and the default frequencies (``band``). They read MNIST,
 CIFAR-10 and the folder ``fsdd`` in ``--data``. Benchmarks always run alone.
 
@@ -51,7 +53,8 @@ LEAST = 10.0
 LIMITS = {
     "tests": 900.0,
     "sizes": 600.0,
-    "loops": 300.0,
+    "warm-loops": 600.0,
+    "loops": 600.0,
     "prediction": 300.0,
     "warm": 300.0,
     "recorded": 900.0,
@@ -60,6 +63,8 @@ LIMITS = {
     "cards": 600.0,
     "band": 600.0,
     "irregular": 300.0,
+    "warm-growth": 200.0,
+    "growth": 300.0,
 }
 TESTS = (
     "tests/cuda_graphs",
@@ -79,7 +84,7 @@ TESTS = (
     "tests/test_sklearn_gpu.py",
 )
 #: stages whose steps may run side by side, because their times are not compared
-SIDE_BY_SIDE = ("tests", "warm", "cards", "band")
+SIDE_BY_SIDE = ("tests", "warm", "warm-loops", "warm-growth", "cards", "band")
 #: folders whose files are steps of their own, because their kernels take minutes to compile
 LONG_TESTS = ("tests/ops/conv",)
 
@@ -101,7 +106,12 @@ BENCHMARKS = {
     ],
     "loops": [
         ("loops-bf16", "benchmarks/loops.py --bf16 --limit 100 --out {json}", "--kinds guide,layers --budget 0.3", ""),
-        ("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "--budget 0.3", ""),
+        ("loops", "benchmarks/loops.py --limit {seconds} --out {json}", "--budget 0.1 --row 60", ""),
+    ],
+    "warm-loops": [
+        (f"warm-{name}-{i}", f"benchmarks/loops.py --ways {ways} --warm {i}/8 --limit {{seconds}}", options, "")
+        for name, ways, options in (("eager", "eager,captured", "--row 60"), ("compiled", "compiled", "--row 300"))
+        for i in range(8)
     ],
     "prediction": [("prediction", "benchmarks/prediction.py --limit {seconds} --out {json}", "", "")],
     "warm": [
@@ -147,6 +157,10 @@ BENCHMARKS = {
         for name, scale in (("published", published), ("default", "null"))
     ],
     "irregular": [("irregular", "benchmarks/irregular.py --out {json}", "", "")],
+    "warm-growth": [
+        (f"warm-growth-{i}", f"benchmarks/growth.py --warm {i}/8 --limit {{seconds}}", "", "") for i in range(8)
+    ],
+    "growth": [("growth", "benchmarks/growth.py --limit {seconds} --json {json}", "", "")],
 }
 #: arguments instead of those, with --quick
 QUICK = {
@@ -162,6 +176,9 @@ QUICK = {
     "shares-0": "--accelerator cpu --runs {folder} --weights ccnn_4_140.digits --steps 1",
     "smnist-default": "--synthetic --epochs 3 --set model.channels=4 --set model.blocks=1",
     "irregular": "--points 200 --network-points 0 --seconds 0.1",
+    "warm-eager-0": "--kinds guide --only p4-CNN --batch 2 --ways eager,formula --warm 0/2",
+    "warm-growth-0": "--quick --only LiftingConv --warm 0/2",
+    "growth": "--quick --only LiftingConv --each 0.01",
 }
 
 
