@@ -19,6 +19,7 @@ from kernelfield.ops.calibration.timing import least_seconds
 from kernelfield.ops.conv.cost import tensor_core_costs
 from kernelfield.ops.conv.measured import GRAPH, MODES
 from kernelfield.ops.conv.measured import SHIPPED as CONSTANTS
+from kernelfield.ops.conv.triton import obstacle
 
 __all__ = ["calibrate"]
 
@@ -82,12 +83,20 @@ def tensor_cores(mode: str, device: torch.device, kinds: tuple[str, ...]) -> dic
         name = tensor_core_costs(dtype)
         for dim, shapes in TENSOR_CORES.items():
             if (kind := f"{dim}d-depthwise") in kinds:
-                pairs = [(Shape(b, c, (n,) * dim, (k,) * dim, True), name) for b, c, n, k in shapes]
-                found.setdefault(name, {})[kind] = fit_costs(
-                    name, [(shape, {name: one(shape, mode, device, dtype)}) for shape, name in pairs]
-                )
+                fitting = [Shape(b, c, (n,) * dim, (k,) * dim, True) for b, c, n, k in shapes]
+                samples = [
+                    (shape, {name: one(shape, mode, device, dtype)}) for shape in fitting if fits(shape, device, dtype)
+                ]
+                found.setdefault(name, {})[kind] = fit_costs(name, samples)
     torch.set_float32_matmul_precision(before)
     return found
+
+
+def fits(shape: Shape, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether there is a layout for this shape in the precision of the moment."""
+    x = torch.empty(shape.batch, shape.channels, *shape.lengths, dtype=dtype, device=device)
+    kernel = torch.empty(shape.kernel, dtype=dtype, device=device)
+    return obstacle(x, kernel, False, ("zero",) * len(shape.lengths)) is None
 
 
 def one(shape: Shape, mode: str, device: torch.device, dtype: torch.dtype) -> float:

@@ -12,6 +12,7 @@ grid. In the backward pass it writes its part of the gradients of μ and σ. The
 # mypy: disable-error-code="no-untyped-def"
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -117,7 +118,7 @@ class _Windowed(EagerFunction):
     ) -> Tensor:
         values = values.contiguous()
         ctx.save_for_backward(values, mean, sigma)
-        ctx.launch, ctx.formula = _Launch(values, sigma, threshold, grid), formula
+        ctx.launch, ctx.formula = _launch(values.shape, sigma.shape[-1], threshold, grid), formula
         out = torch.empty_like(values)
         window_kernel[ctx.launch.programs](values, mean, sigma, out, *ctx.launch.sizes, **ctx.launch.constants)
         return out
@@ -144,14 +145,18 @@ class _Windowed(EagerFunction):
 class _Launch:
     """The programs, sizes and constants of a launch."""
 
-    def __init__(self, values: Tensor, sigma: Tensor, threshold: float, grid: KernelGrid) -> None:
-        n, channels, points = values.shape
-        dim, widths = len(grid.count), sigma.shape[-1]
+    def __init__(self, shape: torch.Size, widths: int, threshold: float, grid: KernelGrid) -> None:
+        n, channels, points = shape
+        dim = len(grid.count)
         pad: tuple[Any, ...] = (1,) * (3 - dim)
         steps, sizes = ((float(v) for v in (*numbers, *pad)) for numbers in (grid.step, grid.size))
         self.programs = (ceil_div(points, _POINTS), ceil_div(channels, _CHANNELS), n)
         self.sizes = (channels, points, widths, threshold, *(*grid.count, *pad)[1:], *grid.first, *pad, *steps, *sizes)
         self.constants = {"D": dim, "S": int(widths == dim), "T": _POINTS, "CB": _CHANNELS}
+
+
+#: cached, because a launch is the same for every training step
+_launch = functools.lru_cache(1024)(_Launch)
 
 
 def multiply_gaussians(
