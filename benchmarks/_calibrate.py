@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,7 +21,10 @@ from kernelfield.ops.conv.measured import GRAPH, MODES
 from kernelfield.ops.conv.measured import SHIPPED as CONSTANTS
 from kernelfield.ops.conv.triton import obstacle
 
-__all__ = ["calibrate"]
+__all__ = ["calibrate", "measure"]
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 METHODS = ("direct", "fft")
 #: measurements of a kind with a larger median error count as noise
@@ -30,43 +33,46 @@ MOST_ERROR = 0.6
 
 #: (batch, channels, length, points) of depthwise convolutions on tensor cores
 TENSOR_CORES = {
-    1: ((8, 32, 64, 127), (64, 32, 784, 1567), (100, 140, 784, 113), (64, 140, 1024, 2047), (8, 140, 16384, 4095)),
-    2: ((8, 32, 16, 31), (50, 140, 32, 63), (16, 140, 128, 63)),
-    3: ((2, 16, 8, 15), (8, 32, 32, 63)),
+    1: ((8, 32, 64, 127), (100, 140, 784, 113), (8, 140, 16384, 4095)),
+    2: ((8, 32, 16, 31), (50, 140, 32, 63)),
+    3: ((2, 16, 8, 15), (8, 32, 16, 31)),
 }
 
 
-def calibrate(
-    device: torch.device, seed: int, kinds: tuple[str, ...] = (), most: int | None = None
-) -> tuple[dict[str, Any], str]:
-    """Measure, fit, write the constants of this kind of device, and return the measurements and a table.
+def measure(
+    device: torch.device, seed: int, kinds: tuple[str, ...] = (), most: int | None = None, path: Path | None = None
+) -> dict[str, Any]:
+    """Return the times of all methods, and save them after each shape.
 
     Args:
         device: the device.
         seed: recorded with the results.
-        kinds: kinds of convolution, such as "1d-dense"; all if empty. Other constants are kept.
+        kinds: kinds of convolution, such as "1d-dense"; all if empty.
         most: number of shapes of each kind; all by default.
+        path: where to save.
     """
-    kinds = kinds or KINDS
-    samples = [(kind, *measure(shape, device)) for kind in kinds for shape in shapes_of(kind, device.type)[:most]]
-    entry: dict[str, Any] = {"machine": machine(device, seed)}
-    lines = []
-    for mode in tables(device):
-        entry[mode] = {method: {} for method in METHODS}
-        for kind in kinds:
-            chosen = [(shape, times[mode]) for own, shape, times in samples if own == kind]
-            fits = {method: fit_costs(method, chosen) for method in METHODS}
-            for method, constants in fits.items():
-                entry[mode][method][kind] = constants
-            lines.append([mode, kind, str(len(chosen)), *judge(fits, chosen)])
+    report: dict[str, Any] = {"machine": machine(device, seed), "rows": []}
+    for kind in kinds or KINDS:
+        for shape in shapes_of(kind, device.type)[:most]:
+            add(report, kind, shape, times(shape, device, METHODS, torch.float32), path)
     if device.type == "cuda":
-        for mode in tables(device):
-            for name, costs in tensor_cores(mode, device, kinds).items():
-                entry[mode][name] = costs
-    header = ["mode", "kind", "shapes", "error direct", "error fft", "auto/best mean", "auto/best worst"]
-    text = f"{describe(entry['machine'])}\n\n{table(header, lines)}\n\n{write(_entry_name(device), entry)}"
-    raw = [{"case": asdict(shape), "kind": kind, **times} for kind, shape, times in samples]
-    return {"machine": entry["machine"], "rows": raw}, text
+        before = torch.get_float32_matmul_precision()
+        for dtype, precision in ((torch.float32, "highest"), (torch.bfloat16, "high"), (torch.float32, "high")):
+            torch.set_float32_matmul_precision(precision)
+            for dim, shapes in TENSOR_CORES.items():
+                for shape in [Shape(b, c, (n,) * dim, (k,) * dim, True) for b, c, n, k in shapes]:
+                    if (kind := f"{dim}d-depthwise") in (kinds or KINDS) and has_layout(shape, device, dtype):
+                        found = times(shape, device, ("triton",), dtype)
+                        named = {mode: {tensor_core_costs(dtype): each["triton"]} for mode, each in found.items()}
+                        add(report, kind, shape, named, path)
+        torch.set_float32_matmul_precision(before)
+    return report
+
+
+def add(report: dict[str, Any], kind: str, shape: Shape, found: dict[str, Any], path: Path | None) -> None:
+    report["rows"].append({"case": asdict(shape), "kind": kind, "times": found})
+    if path is not None:
+        path.write_text(json.dumps(report, indent=1) + "\n")
 
 
 def tables(device: torch.device) -> tuple[str, ...]:
@@ -74,76 +80,76 @@ def tables(device: torch.device) -> tuple[str, ...]:
     return (*MODES, *(GRAPH + mode for mode in MODES)) if device.type == "cuda" else MODES
 
 
-def tensor_cores(mode: str, device: torch.device, kinds: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Return the costs of tensor cores by precision of the products and kind of convolution."""
-    found: dict[str, dict[str, Any]] = {}
-    before = torch.get_float32_matmul_precision()
-    for dtype, precision in ((torch.bfloat16, "high"), (torch.float32, "high"), (torch.float32, "highest")):
-        torch.set_float32_matmul_precision(precision)
-        name = tensor_core_costs(dtype)
-        for dim, shapes in TENSOR_CORES.items():
-            if (kind := f"{dim}d-depthwise") in kinds:
-                fitting = [Shape(b, c, (n,) * dim, (k,) * dim, True) for b, c, n, k in shapes]
-                samples = [
-                    (shape, {name: one(shape, mode, device, dtype)}) for shape in fitting if fits(shape, device, dtype)
-                ]
-                found.setdefault(name, {})[kind] = fit_costs(name, samples)
-    torch.set_float32_matmul_precision(before)
-    return found
-
-
-def fits(shape: Shape, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether there is a layout for this shape in the precision of the moment."""
+def has_layout(shape: Shape, device: torch.device, dtype: torch.dtype) -> bool:
+    """Return whether tensor cores take this shape in the precision of the moment."""
     x = torch.empty(shape.batch, shape.channels, *shape.lengths, dtype=dtype, device=device)
     kernel = torch.empty(shape.kernel, dtype=dtype, device=device)
     return obstacle(x, kernel, False, ("zero",) * len(shape.lengths)) is None
 
 
-def one(shape: Shape, mode: str, device: torch.device, dtype: torch.dtype) -> float:
-    """Return the seconds of a convolution on tensor cores."""
-    print(mode, dtype, shape, file=sys.stderr)
-    calls = shape.calls(("triton",), device, dtype, mode.endswith("training"))
-    return least_seconds(calls, device, graphs=mode.startswith(GRAPH))["triton"]
-
-
-def _entry_name(device: torch.device) -> str:
-    return "cpu, 1 thread" if device.type == "cpu" and torch.get_num_threads() == 1 else device.type
-
-
-def measure(shape: Shape, device: torch.device) -> tuple[Shape, dict[str, dict[str, float]]]:
-    """Time both methods in both modes."""
-    print(shape, file=sys.stderr)
-    times = {}
+def times(
+    shape: Shape, device: torch.device, methods: tuple[str, ...], dtype: torch.dtype
+) -> dict[str, dict[str, float]]:
+    """Return the seconds of the methods in each mode."""
+    print(shape, dtype, file=sys.stderr)
+    found = {}
     for mode in tables(device):
-        calls = shape.calls(METHODS, device, torch.float32, mode.endswith("training"))
-        times[mode] = least_seconds(calls, device, graphs=mode.startswith(GRAPH))
-    return shape, times
+        calls = shape.calls(methods, device, dtype, mode.endswith("training"))
+        found[mode] = least_seconds(calls, device, graphs=mode.startswith(GRAPH))
+    return found
 
 
-def judge(fits: dict[str, dict[str, Any]], samples: list[Sample]) -> list[str]:
-    """Return how much time is lost by choosing the method by the fits."""
+def calibrate(report: dict[str, Any]) -> str:
+    """Fit the constants of the cost model to measured times and write them; keep all others. Return a table."""
+    samples: dict[tuple[str, str], dict[str, list[Sample]]] = {}
+    for row in report["rows"]:
+        case = row["case"]
+        shape = Shape(case["batch"], case["channels"], tuple(case["lengths"]), tuple(case["points"]), case["depthwise"])
+        for mode, found in row["times"].items():
+            for method in found:
+                samples.setdefault((mode, row["kind"]), {}).setdefault(method, []).append((shape, found))
+    entry: dict[str, Any] = {}
+    lines = []
+    for (mode, kind), methods in samples.items():
+        fits = {method: fit_costs(method, chosen) for method, chosen in methods.items()}
+        for method, constants in fits.items():
+            entry.setdefault(mode, {}).setdefault(method, {})[kind] = constants
+        lines += judge(mode, kind, fits, methods)
+    header = ["mode", "kind", "method", "shapes", "error", "choice/best mean", "choice/best worst"]
+    written = write(_entry_name(report["machine"]), report["machine"], entry)
+    return f"{describe(report['machine'])}\n\n{table(header, lines)}\n\n{written}"
+
+
+def _entry_name(machine: dict[str, Any]) -> str:
+    return "cpu, 1 thread" if machine["device"] == "cpu" and machine["threads"] == 1 else str(machine["device"])
+
+
+def judge(mode: str, kind: str, fits: dict[str, dict[str, Any]], samples: dict[str, list[Sample]]) -> list[list[str]]:
+    """Return a line for each method: its error, and the time lost where the fits choose between the methods."""
     losses = []
-    for shape, times in samples:
-        guesses = {method: expected(method, shape, constants) for method, constants in fits.items()}
-        losses.append(times[min(guesses, key=guesses.__getitem__)] / min(times.values()))
-    errors = [number(fits[method]["error"]) for method in METHODS]
-    return [*errors, ratio(float(np.mean(losses))), ratio(max(losses))]
+    for shape, found in next(iter(samples.values())):
+        guesses = {method: expected(method, shape, fits[method]) for method in found}
+        if len(guesses) > 1:
+            losses.append(found[min(guesses, key=guesses.__getitem__)] / min(found.values()))
+    lost = [ratio(float(np.mean(losses))), ratio(max(losses))] if losses else ["–", "–"]
+    return [
+        [mode, kind, method, str(len(samples[method])), number(fit["error"]), *(lost if not i else ("", ""))]
+        for i, (method, fit) in enumerate(fits.items())
+    ]
 
 
-def write(device: str, entry: dict[str, Any]) -> str:
-    """Replace the entry of one kind of device, unless its fits are bad, and return a line that says so."""
-    modes = [mode for mode in entry if mode != "machine"]
-    fits = [fit for mode in modes for kinds in entry[mode].values() for fit in kinds.values()]
-    worst = max(fit["error"] for fit in fits)
+def write(device: str, measured_on: dict[str, Any], entry: dict[str, Any]) -> str:
+    """Replace the constants of one kind of device, unless the fits are bad, and return a line that says so."""
+    worst = max(fit["error"] for methods in entry.values() for kinds in methods.values() for fit in kinds.values())
     if worst > MOST_ERROR:
         return f"Not written: half of some kind's shapes are off by {worst:.0%} and more. Is the machine busy?"
     constants = json.loads(CONSTANTS.read_text())
-    old = constants["devices"].get(device, {})
-    # Keep the measurements of other scripts.
-    for mode in modes:
-        before = old.get(mode, {})
-        entry[mode] = before | {method: before.get(method, {}) | new for method, new in entry[mode].items()}
-    constants["devices"][device] = entry
+    known = constants["devices"].setdefault(device, {"machine": measured_on})
+    for mode, methods in entry.items():
+        if mode == MODES[0]:
+            known["machine"] = measured_on
+        for method, kinds in methods.items():
+            known.setdefault(mode, {}).setdefault(method, {}).update(kinds)
     text = json.dumps(constants, indent=1)
     # One line per kind, not one per number.
     text = re.sub(r"\{[^{}]*\}|\[[^\[\]]*\]", lambda found: re.sub(r"\s+", " ", found[0]), text)

@@ -5,7 +5,8 @@
     python benchmarks/conv.py --json benchmarks/results/conv-cpu.json
     python benchmarks/conv.py --from-json benchmarks/results/conv-cpu.json --markdown docs/benchmarks/convolution.md
     python benchmarks/conv.py --calibrate           # measure the cost model behind "auto"
-    python benchmarks/conv.py --calibrate --kinds 1d-dense --shapes 24
+    python benchmarks/conv.py --calibrate --kinds 1d-dense --shapes 24 --json times.json
+    python benchmarks/conv.py --calibrate --from-json times.json    # fit the model to saved times
     python benchmarks/conv.py --chunks              # time against CHUNK_BYTES, to choose it
 
 Every row compares, in turns, the default (``auto``), our FFT (``fft``), the plain formula with torch.fft (``plain``)
@@ -24,6 +25,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from _calibrate import calibrate
+from _calibrate import measure as measure_costs
 from _convolutions import Case, Problem
 from _measure import (
     check_peak_bytes,
@@ -247,7 +249,11 @@ def main() -> None:
     device = torch.device(args.device)
     settle_allocator()
     if args.calibrate:
-        results, text = calibrate(device, args.seed, tuple(args.kinds), args.shapes)
+        if args.from_json:
+            results = json.loads(args.from_json.read_text())
+        else:
+            results = measure_costs(device, args.seed, tuple(args.kinds), args.shapes, args.json)
+        text = calibrate(results)
     elif args.chunks:
         results = chunks(device, args.quick)
         text = render_chunks(results)
