@@ -248,7 +248,7 @@ def main() -> None:
     report = json.loads(options.from_json.read_text()) if options.from_json else run(device, options)
     text = render(report)
     if options.markdown is not None:
-        replace_section(options.markdown, "long-conv-cuda", text)
+        replace_section(options.markdown, "long-conv-sizes" if options.sizes else "long-conv-cuda", text)
     print("\n" + text)
 
 
