@@ -150,7 +150,7 @@ def test_kernels_of_different_sizes_come_from_one_grid(
 
 
 def test_grids_are_joined_up_to_a_number_of_points() -> None:
-    grids = [KernelGrid.of((64,), (1.0,), limit=(n,)) for n in (3, 60, 5, 58)]
+    grids = tuple(KernelGrid.of((64,), (1.0,), limit=(n,)) for n in (3, 60, 5, 58))
     assert [members for _, members in kernel_sampler._unions(grids, 4)] == [[1, 3], [2, 0]]
     assert [members for _, members in kernel_sampler._unions(grids, 10_000)] == [[1, 3, 2, 0]]
     assert [members for _, members in kernel_sampler._unions(grids, 0)] == [[1], [3], [2], [0]]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -97,7 +98,7 @@ def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
                 batches.setdefault((key, grid if exact else None), []).append((i, grid))
     for (_, common), members in batches.items():
         grids = [grid for _, grid in members]
-        for union, chosen in _unions(grids) if common is None else [(common, range(len(grids)))]:
+        for union, chosen in _unions(tuple(grids)) if common is None else [(common, range(len(grids)))]:
             if len(chosen) > 1:
                 indices = [members[k][0] for k in chosen]
                 alike = [request for i in indices if (request := requests[i]) is not None]
@@ -109,7 +110,8 @@ def sample_requests(requests: Sequence[Request | None]) -> list[Tensor | None]:
     return kernels
 
 
-def _unions(grids: Sequence[KernelGrid], extra: int = EXTRA["cuda"]) -> list[tuple[KernelGrid, list[int]]]:
+@functools.lru_cache(256)  # sizes of masks rarely change
+def _unions(grids: tuple[KernelGrid, ...], extra: int = EXTRA["cuda"]) -> list[tuple[KernelGrid, list[int]]]:
     """Divide grids of one step and size into groups; return the smallest grid around each group, and its members.
 
     Args:
@@ -117,7 +119,7 @@ def _unions(grids: Sequence[KernelGrid], extra: int = EXTRA["cuda"]) -> list[tup
         extra: number of points by which the members of a group, together, may be smaller than copies of its grid.
 
     >>> from kernelfield.grids import KernelGrid
-    >>> grids = [KernelGrid.of((8,), (1.0,), limit=(n,)) for n in (2, 8, 3, 7)]
+    >>> grids = tuple(KernelGrid.of((8,), (1.0,), limit=(n,)) for n in (2, 8, 3, 7))
     >>> [(union.points, members) for union, members in _unions(grids, extra=4)]
     [(15, [1, 3]), (5, [2, 0])]
     """
