@@ -142,11 +142,10 @@ def _fused_features(fields: Sequence[Field], architectures: Sequence[Architectur
 
 def _are_fused(masks: Sequence[Mask], values: Tensor) -> bool:
     """Return whether Triton kernels can multiply these values by these masks."""
-    numbers = [t for mask in masks for t in mask.parameters()] + [t for mask in masks for t in mask.buffers()]
     return (
         all(type(mask) is GaussianMask and mask.threshold == masks[0].threshold for mask in masks)
         and not has_hooks(*masks)
-        and {t.dtype for t in (values, *numbers)} == {torch.float32}
+        and {t.dtype for mask in masks for t in (values, mask.mean, mask.sigma)} == {torch.float32}
         and values.numel() < MAX_VALUES
     )
 
