@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from kernelfield.ops import conv
+from kernelfield.ops.backend import recorded_launches
 from kernelfield.ops.calibration import calibrate
 from kernelfield.ops.conv import measured
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
@@ -158,6 +159,42 @@ def test_half_precision_has_costs_of_its_own_where_measured() -> None:
     assert seconds("fft", WORK, "cpu", True, torch.float32) == 0.5
     assert seconds("fft", WORK, "cpu", True, torch.bfloat16) == 1e-9
     assert seconds("direct", WORK, "cpu", True, torch.bfloat16) == seconds("direct", WORK, "cpu", True)
+
+
+def test_captured_steps_choose_by_the_time_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The shipped costs of a GPU: few launches count in eager code, and the shorter device time in a graph."""
+    work = Work.of((100, 140, 784), (140, 1, 97), (48,), [False])
+
+    def best(work: Work, *methods: str) -> str:
+        times = {name: seconds(name, work, "cuda", training=True) for name in methods}
+        return min(times, key=times.__getitem__)
+
+    small = Work.of((8, 30, 64), (30, 1, 33), (16,), [False])
+    with recorded_launches():
+        assert best(work, "direct", "fft", "triton, single, three products") == "fft"
+        assert best(small, "direct", "fft") == "direct"
+        in_graph = {name: seconds(name, small, "cuda", training=True) for name in ("direct", "fft")}
+    for name, time in in_graph.items():
+        assert seconds(name, small, "cuda", training=True) > 5 * time
+    assert best(small, "direct", "fft") == "direct"
+    # Compiled code launches few kernels itself.
+    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    assert seconds("fft", small, "cuda", training=True) == in_graph["fft"]
+
+
+def test_methods_without_a_time_in_a_graph_lose_their_launches(folder: Path) -> None:
+    launched = {"rates": [1e-3, 1e-12, 0.0]}
+    costs = {"training": {"fft": {"1d-depthwise": launched}}, "graph training": {"direct": {}}}
+    measured.write_record(CPU, costs)
+    measured.forget()
+    eager = seconds("fft", WORK, CPU, training=True)
+    with recorded_launches():
+        assert seconds("fft", WORK, CPU, training=True) == pytest.approx(eager - 1e-3)
+    measured.write_record(CPU, {**costs, "graph training": {"fft": {"1d-depthwise": {"rates": [2e-3, 0.0, 0.0]}}}})
+    measured.forget()
+    assert seconds("fft", WORK, CPU, training=True) == 2e-3
+    with recorded_launches():
+        assert seconds("fft", WORK, CPU, training=True) == 2e-3
 
 
 def test_costs_of_points_follow_the_measurement() -> None:

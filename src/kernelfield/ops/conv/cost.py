@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from operator import mul
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -162,8 +163,10 @@ def seconds(
     costs = costs_of(device) if isinstance(device, str) else costs_of(device.type, device.index)
     if dtype in (torch.bfloat16, torch.float16) and "bfloat16" in costs:
         costs = costs["bfloat16"]
-    graph = costs.get(GRAPH + mode, {}).get(method, {}).get(kind)
-    return predicted(method, work, costs[mode][method][kind], graph, graph is not None and launches_count())
+    constants, graphs = costs[mode][method][kind], costs.get(GRAPH + mode)
+    if graphs is None:
+        return predicted(method, work, constants)
+    return predicted(method, work, constants, graphs.get(method, {}).get(kind), launches_count())
 
 
 def predicted(
@@ -175,13 +178,15 @@ def predicted(
         method: name of the method.
         work: operation counts of the convolution.
         launched: constants of ordinary calls.
-        graph: constants of calls in a CUDA graph, if they were measured.
+        graph: constants of calls in a CUDA graph; without them, those of ordinary calls less their fixed part.
         launches: whether the time of launches counts.
     """
     constants = launched if graph is None else graph
     counts = terms(method, work, constants.get("short", 0))
-    time = sum(rate * count for rate, count in zip(constants["rates"], counts, strict=True))
-    return time if graph is None or not launches else max(time, launched["rates"][0])
+    time, fixed = sum(map(mul, constants["rates"], counts)), launched["rates"][0]
+    if graph is None:
+        return time if launches else time - fixed
+    return max(time, fixed) if launches else time
 
 
 def terms(method: str, work: Work, short: int) -> tuple[float, ...]:
