@@ -32,6 +32,7 @@ import argparse
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -66,7 +67,12 @@ LIMITS = {
     "warm-growth": 200.0,
     "growth": 300.0,
 }
+#: files and folders of tests, the longest first, with options of pytest
 TESTS = (
+    "tests/cuda_graphs/test_cuda.py -k gsanet",
+    "tests/cuda_graphs/test_cuda.py -k attentive",
+    "tests/cuda_graphs/test_cuda.py -k 'with_cuda_graphs and not gsanet and not attentive'",
+    "tests/cuda_graphs/test_cuda.py -k 'not with_cuda_graphs'",
     "tests/cuda_graphs",
     "tests/ops/conv",
     "tests/ops/attention",
@@ -76,6 +82,7 @@ TESTS = (
     "tests/ops/test_backend.py",
     "tests/ops/test_fieldnet.py",
     "tests/ops/test_graph_cache.py",
+    "tests/ops/test_kernel_operator.py",
     "tests/ops/test_precompile.py",
     "tests/streaming/test_static_step.py",
     "tests/experiments/test_cuda_graph.py",
@@ -86,7 +93,7 @@ TESTS = (
 #: stages whose steps may run side by side, because their times are not compared
 SIDE_BY_SIDE = ("tests", "warm", "warm-loops", "warm-growth", "cards", "band")
 #: folders whose files are steps of their own, because their kernels take minutes to compile
-LONG_TESTS = ("tests/ops/conv",)
+LONG_TESTS = ("tests/ops/conv", "tests/cuda_graphs")
 
 
 #: networks whose shares of the data are trained in one process, one after the other
@@ -204,7 +211,9 @@ def steps_of(stage: str, quick: bool) -> list[Step]:
     """Return the steps of a stage, the most important first."""
     if stage == "tests":
         some = TESTS[:1] if quick else [file for test in TESTS for file in _files_of(test)]
-        return [Step(Path(test).stem, ["-m", "pytest", "-q", "-p", "no:cacheprovider", test]) for test in some]
+        return [
+            Step(_name_of(test), ["-m", "pytest", "-q", "-p", "no:cacheprovider", *shlex.split(test)]) for test in some
+        ]
     small = QUICK if quick else {}
     return [
         Step(name, [*command.split(), *small.get(name, full).split()], "" if quick else recorded)
@@ -213,11 +222,22 @@ def steps_of(stage: str, quick: bool) -> list[Step]:
     ]
 
 
+def _name_of(test: str) -> str:
+    """Return the name of the step of a file or folder of tests.
+
+    >>> _name_of("tests/ops/fused"), _name_of("tests/test_a.py -k 'b and not c'")
+    ('fused', 'test_a-b-and-not-c')
+    """
+    path, *options = shlex.split(test)
+    return "-".join([Path(path).stem, *" ".join(options[1:]).split()])
+
+
 def _files_of(test: str) -> list[str]:
-    """Return the files of a folder of long tests; the test itself for others."""
+    """Return the files of a folder of long tests that are no tests of their own; the test itself for others."""
     if test not in LONG_TESTS:
         return [test]
-    return [str(file.relative_to(ROOT)) for file in sorted((ROOT / test).glob("test_*.py"))]
+    files = [str(file.relative_to(ROOT)) for file in sorted((ROOT / test).glob("test_*.py"))]
+    return [file for file in files if not any(other.startswith(f"{file} ") for other in TESTS)]
 
 
 def run(step: Step, folder: Path, limit: float, keep: bool = False, data: Path = Path(".data")) -> tuple[str, float]:

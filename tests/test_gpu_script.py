@@ -119,10 +119,22 @@ def test_stages_name_scripts_that_exist(gpu: ModuleType) -> None:
             steps = gpu.steps_of(stage, quick)
             assert steps
             for step in steps:
-                script = ROOT / step.command[-1 if stage == "tests" else 0]
+                script = ROOT / next(
+                    part for part in step.command if part.startswith(("tests/", "benchmarks/", "scripts/"))
+                )
                 assert script.exists(), step
                 options = [part for part in step.command if part.startswith("--")]
                 assert all(f'"{option}"' in script.read_text() for option in options), step
+
+
+def test_all_tests_of_folders_run_once(gpu: ModuleType) -> None:
+    """A file whose tests are divided among several steps has no step of its own."""
+    steps = gpu.steps_of("tests", quick=False)
+    assert len({step.name for step in steps}) == len(steps)
+    files = [part for step in steps for part in step.command if part.startswith("tests/cuda_graphs")]
+    assert set(files) == {f"tests/cuda_graphs/{path.name}" for path in (ROOT / "tests/cuda_graphs").glob("test_*.py")}
+    chosen = [step.command[-1] for step in steps if step.command[-2] == "-k"]
+    assert files.count("tests/cuda_graphs/test_cuda.py") == len(chosen) == 4
 
 
 def test_limits_must_name_a_stage(
