@@ -270,7 +270,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
     return [torch.from_numpy(session.run(None, feed)[0]) for feed in feeds]
 
 
-def _stable_sort(x: Any, dim: int = -1, descending: bool = False, stable: bool | None = None) -> Any:
+def _stable_sort(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:
     """Return values and indices in order as ONNX operators: TopK keeps the order of equal values."""
     import onnxscript  # noqa: PLC0415
 
