@@ -19,6 +19,7 @@ from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
 from ..transforms.fill_values import compare_fill_values
 from ..transforms.group_split import divide_parts
+from ..transforms.series_checks import check_standardize
 from ..transforms.split import check_trained, class_index, moments
 
 if TYPE_CHECKING:
@@ -105,7 +106,8 @@ def arrays(
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
     prepare: Normalize | Chain = Normalize(*moments(_seen(values.float(), mask)[index[0]]))
-    if standardize and task in ("regression", "dense-regression"):
+    check_standardize(standardize, task, str(paths[0]))
+    if standardize:
         known = _seen(target, mask) if task == "dense-regression" else target
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(known[index[0]]))))
     coords = None if stored["coords"] is None else torch.from_numpy(as_coords(stored["coords"], str(paths[0])))
