@@ -310,6 +310,16 @@ def test_targets_that_are_classes_are_not_normalised(tmp_path: Path) -> None:
     assert load("csv_series", tmp_path / "t.csv", unit=0.5).unit is None
 
 
+def test_images_without_an_axis_of_channels_are_announced(tmp_path: Path) -> None:
+    for space in ((8, 8), (6, 6, 6)):
+        x = np.random.default_rng(0).normal(size=(20, *space))
+        np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)
+        with pytest.warns(UserWarning, match=rf"read as {space[0]} channels of size .* have shape \(20, 1, {space[0]}"):
+            load("arrays", tmp_path / "t.npz")
+        np.savez(tmp_path / "t.npz", x=x[:, None], y=np.arange(20) % 2)
+        assert load("arrays", tmp_path / "t.npz").in_channels == 1
+
+
 def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:
     x = np.random.default_rng(0).normal(size=(20, 2, 6))
     np.savez(tmp_path / "t.npz", x=x, y=np.array(["a", "a ", "b", "b"] * 5), weights=np.arange(20))

@@ -13,7 +13,7 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import as_coords, check_channels_first, check_precision, finite_array, read_arrays
+from ..io.arrays import announce_channels, as_coords, check_channels_first, check_precision, finite_array, read_arrays
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
@@ -83,6 +83,8 @@ def arrays(
     stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
     inputs, given = stored["inputs"], stored["target"]
     check_precision(inputs, f"{paths[0]}, array inputs,")
+    if stored["coords"] is None:
+        announce_channels(inputs.shape, f"{paths[0]}: array inputs")
     if task == "auto":
         task = _task(given, inputs.shape[2:])
         _announce_labels(given, task, paths[0])
