@@ -183,6 +183,8 @@ class TrainedRun:
                 on_batch(len(done), len(files))
             done[file] = sample
             found += [{"file": file, "sample": sample, **part} for part in _each_query(row, asked.get(file), sample)]
+        if queries is not None:
+            queries.announce_unknown()
         return found
 
     def _queries(self, at: Any) -> QueryTimes | None:
