@@ -109,6 +109,8 @@ def test_metadata_name_the_accepted_lengths(tmp_path: Path) -> None:
     torch.testing.assert_close(torch.export.load(path).module()(x), pools(x))
     export_network(nn.ReLU(), path, x, dynamic_length=False)
     assert read_metadata(path)["lengths"] == {"input": [32, 32]}
+    export_network(Queried(), path, x, at=torch.randn(2, 3, 1), dynamic_length=False)
+    assert read_metadata(path)["lengths"] == {"input": [32, 32], "at": [3, 3]}
     export_network(Queried(), path, x, at=torch.randn(2, 3, 1))
     assert read_metadata(path)["lengths"] == {"input": [1, None], "at": [1, None]}
     export_network(nn.ReLU(), path, torch.randn(2, 1, 8, 8))

@@ -135,7 +135,8 @@ def export_network(
     # The output of a network with the statistics of the batch is rounding noise for a single sample.
     few = 2 if uses_batch_statistics(network) else 1
     trials = [examples, {name: t[:few] for name, t in examples.items()}]
-    fixed: Lengths = {"input": (example.shape[-1], example.shape[-1])} if one_axis else {}
+    counts = {"input": example.shape[-1]} | ({} if at is None else {"at": at.shape[1]})
+    fixed: Lengths = {name: (count, count) for name, count in counts.items()} if one_axis else {}
     if to == "onnx":
         outputs = _save_onnx(named, path, trials, describe_export(to, examples, metadata, fixed))
     else:
