@@ -167,6 +167,7 @@ def test_export(run: Path, to: str) -> None:
     output = call("export", run, "--to", to)
     assert f"network.{to}: differs from the network by at most" in output
     assert "inputs: input (batch, 1, 64)" in output
+    assert f"it accepts inputs of {'any length' if to == 'pt2' else 'length 64 only'}" in output
     assert (run / f"network.{to}").exists()
 
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 import kernelfield
-from kernelfield import CCNN, CKCNN, DNArch, FlexNet, create_model
+from kernelfield import CCNN, CKCNN, DNArch, FlexNet, GroupPool, LiftingConv, create_model
 from kernelfield.export import export_network, read_metadata
+from kernelfield.groups import Scale
 from kernelfield.streaming import export_stream
 
 if TYPE_CHECKING:
@@ -60,6 +61,62 @@ def test_a_program_takes_other_lengths(tmp_path: Path) -> None:
             torch.testing.assert_close(program(x), network(x), rtol=1e-3, atol=1e-4)
 
 
+class Windows(nn.Module):
+    """A convolution without padding on dilations of time, and the mean over all of its outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = LiftingConv(1, 4, group=Scale(2, dim=1), kernel_size=5, boundary="valid")
+        self.pool = GroupPool("mean", "all")
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.pool(self.conv(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "length", "least"),
+    [(Windows, 32, 11), (lambda: nn.Sequential(nn.Conv1d(1, 4, 5), nn.AdaptiveAvgPool1d(1), nn.Flatten()), 32, 5)],
+)
+def test_a_program_takes_the_shortest_input_of_its_network(
+    tmp_path: Path, make: Callable[[], nn.Module], length: int, least: int
+) -> None:
+    network = make().eval()
+    export_network(network, tmp_path / "net.pt2", torch.randn(2, 1, length))
+    assert read_metadata(tmp_path / "net.pt2")["lengths"] == {"input": [least, None]}
+    program = torch.export.load(tmp_path / "net.pt2").module()
+    for count in (least, least + 1, 2 * length):
+        x = torch.randn(1, 1, count)
+        with torch.no_grad():
+            torch.testing.assert_close(program(x), network(x), rtol=1e-3, atol=1e-4)
+    for call in (program, network):
+        with pytest.raises((RuntimeError, ValueError, AssertionError)):
+            call(torch.randn(1, 1, least - 1))
+
+
+class Queried(nn.Module):
+    """Values of a sequence at query positions."""
+
+    def forward(self, x: torch.Tensor, *, at: torch.Tensor) -> torch.Tensor:
+        return x.mean(dim=2, keepdim=True) * at.movedim(2, 1)
+
+
+def test_metadata_name_the_accepted_lengths(tmp_path: Path) -> None:
+    path, x = tmp_path / "net.pt2", torch.randn(2, 1, 32)
+    pools = nn.Sequential(nn.MaxPool1d(2), nn.AdaptiveAvgPool1d(1))  # torch.export fixes the length of such pools
+    with pytest.warns(UserWarning, match="accepts inputs of length 32 only, and the network itself more"):
+        export_network(pools, path, x)
+    assert read_metadata(path)["lengths"] == {"input": [32, 32]}
+    torch.testing.assert_close(torch.export.load(path).module()(x), pools(x))
+    export_network(nn.ReLU(), path, x, dynamic_length=False)
+    assert read_metadata(path)["lengths"] == {"input": [32, 32]}
+    export_network(Queried(), path, x, at=torch.randn(2, 3, 1), dynamic_length=False)
+    assert read_metadata(path)["lengths"] == {"input": [32, 32], "at": [3, 3]}
+    export_network(Queried(), path, x, at=torch.randn(2, 3, 1))
+    assert read_metadata(path)["lengths"] == {"input": [1, None], "at": [1, None]}
+    export_network(nn.ReLU(), path, torch.randn(2, 1, 8, 8))
+    assert "lengths" not in read_metadata(path)
+
+
 LENGTHS = torch.tensor([16, 9, 12])
 MASK = torch.arange(16) < LENGTHS.unsqueeze(1)
 TIMES = 16 * torch.rand(3, 16, 1, generator=torch.Generator().manual_seed(0)).sort(dim=1).values
@@ -107,6 +164,7 @@ def outputs_of(path: Path, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the exported network accepts inputs of length 5 or more")  # 5 neighbours
 @pytest.mark.parametrize("to", ["pt2", "onnx"])
 def test_point_clouds(tmp_path: Path, to: str) -> None:
     network = create_model("ccnn_4_16", channels=4, hidden=4, neighbors=5, in_channels=3, out_channels=3, blocks=1)
@@ -115,6 +173,7 @@ def test_point_clouds(tmp_path: Path, to: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:the exported network accepts inputs of length 2 or more")
 @pytest.mark.parametrize("learn", [("resolution",), ("kernel", "width", "depth")])
 def test_learned_architectures_take_other_lengths(tmp_path: Path, learn: tuple[str, ...]) -> None:
     torch.manual_seed(0)

@@ -246,3 +246,13 @@ def test_gaps_are_refused_only_for_networks_without_a_mask() -> None:
     check_no_gaps(DNArch(CCNN(1, 2, size=8, channels=4, blocks=1), learn=()), seen)  # passes its options on
     with pytest.raises(ValueError, match="X must have no missing values for a Linear"):
         check_no_gaps(torch.nn.Linear(8, 2), seen)
+
+
+@classifiers
+def test_series_of_another_length_are_announced(make: Any) -> None:
+    """They may be sampled at another rate. Where the lengths in fit differed, other lengths are normal."""
+    model = make().fit(series()[:, None], CLASSES)
+    with pytest.warns(UserWarning, match="samples of X have length 20, and those in fit 16; they count as sampled"):
+        model.predict(series(length=20)[:, None])
+    ragged = [row[None, : 16 - i % 2] for i, row in enumerate(series())]
+    make().fit(ragged, CLASSES).predict(series(length=20)[:, None])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
+from ._export_lengths import trace
 from ._kinds import NOT_NEGATIVE, POSITIVE, Choice, ListOf
 from ._object_kinds import TensorOf
 from ._version import __version__
@@ -22,6 +23,10 @@ from .layers.pointwise import BATCH_STATISTICS, uses_batch_statistics
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+
+    from torch.export import ExportedProgram
+
+    from ._export_lengths import Lengths
 
 __all__ = ["METADATA", "describe_export", "export_network", "open_written", "quiet_exporter", "read_metadata"]
 
@@ -78,7 +83,8 @@ def export_network(
     The exported network takes ``input``, then those of ``coords``, ``mask``, ``lengths`` and ``at`` that are given
     here. The batch size is dynamic. In a ``.pt2`` file the length of a sequence, or the number of points and of
     queries, is dynamic too. Before it returns, this function loads the file again and compares it with the network, at
-    the example's size and at others.
+    the example's size and at others. The metadata hold the lengths that the file accepts; a warning names them if the
+    network accepts more.
 
     Args:
         network: a module; a copy in evaluation mode is exported.
@@ -93,7 +99,7 @@ def export_network(
         to: "pt2" for :func:`torch.export.save`, "onnx" for ONNX.
         dynamic_length: whether the length of a sequence, or the number of points, is dynamic; "pt2" only.
         metadata: values that JSON can hold, such as classes and normalisation, to store in the file;
-            :func:`read_metadata` returns them with the version and the shapes of the inputs.
+            :func:`read_metadata` returns them with the version, the shapes of the inputs and the accepted lengths.
         rtol: allowed difference, relative to the largest output.
         atol: allowed absolute difference, added to the relative one.
 
@@ -102,8 +108,8 @@ def export_network(
     >>> net = CCNN(1, 10, size=32, channels=4, blocks=1)
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     error = export_network(net, f"{folder}/net.pt2", torch.randn(2, 1, 32), metadata={"classes": ["a", "b"]})
-    ...     error < 1e-4, read_metadata(f"{folder}/net.pt2")["classes"]
-    (True, ['a', 'b'])
+    ...     error < 1e-4, read_metadata(f"{folder}/net.pt2")["classes"], read_metadata(f"{folder}/net.pt2")["lengths"]
+    (True, ['a', 'b'], {'input': [1, None]})
     """
     if 0 in example.shape:
         raise ValueError(f"example must not be empty, got shape {tuple(example.shape)}")
@@ -129,16 +135,15 @@ def export_network(
     # The output of a network with the statistics of the batch is rounding noise for a single sample.
     few = 2 if uses_batch_statistics(network) else 1
     trials = [examples, {name: t[:few] for name, t in examples.items()}]
-    described = describe_export(to, examples, metadata)
-    if to == "pt2":
-        dynamic = dynamic_length and one_axis
-        program = _save_program(named, path, examples, dynamic, described)
-        if dynamic:
-            trials.append(_shortened(examples, max(2, 3 * example.shape[-1] // 4)))
-        with torch.no_grad():
-            outputs = [program(*trial.values()) for trial in trials]
+    counts = {"input": example.shape[-1]} | ({} if at is None else {"at": at.shape[1]})
+    fixed: Lengths = {name: (count, count) for name, count in counts.items()} if one_axis else {}
+    if to == "onnx":
+        outputs = _save_onnx(named, path, trials, describe_export(to, examples, metadata, fixed))
     else:
-        outputs = _save_onnx(named, path, trials, described)
+        program, accepted, others = trace(named, examples, dynamic_length and one_axis)
+        trials += [{name: t[:few] for name, t in other.items()} for other in others]
+        described = describe_export(to, examples, metadata, accepted or fixed)
+        outputs = _save_program(program, path, trials, described)
     with torch.no_grad():
         wanted = [named(*trial.values()) for trial in trials]
     worst = 0.0
@@ -179,45 +184,30 @@ def read_metadata(path: str | Path) -> dict[str, Any]:
     return json.loads(text)
 
 
-def describe_export(to: str, examples: Mapping[str, Tensor], metadata: Mapping[str, Any] | None) -> str:
+def describe_export(
+    to: str, examples: Mapping[str, Tensor], metadata: Mapping[str, Any] | None, lengths: Lengths | None = None
+) -> str:
     """Return the metadata of a file as JSON: version, format, dtype and shape of each input, and ``metadata``.
 
     Args:
         to: format of the file.
         examples: inputs by name, with a batch axis.
         metadata: further values.
+        lengths: accepted lengths of the input, and of ``at``.
     """
     inputs = {
         name: {"shape": list(t.shape[1:]), "dtype": str(t.dtype).removeprefix("torch.")} for name, t in examples.items()
     }
-    return json.dumps({"version": __version__, "format": to, "inputs": inputs, **(metadata or {})})
+    accepted = {"lengths": lengths} if lengths else {}
+    return json.dumps({"version": __version__, "format": to, "inputs": inputs, **accepted, **(metadata or {})})
 
 
-def _shortened(examples: dict[str, Tensor], length: int) -> dict[str, Tensor]:
-    """Return the first ``length`` samples or points of each input."""
-    short = {"input": examples["input"][..., :length]}
-    for name, tensor in examples.items():
-        if name in ("coords", "mask"):
-            short[name] = tensor[:, :length]
-        elif name == "lengths":
-            short[name] = tensor.clamp(max=length)
-        elif name == "at":
-            short[name] = tensor[:, : max(2, tensor.shape[1] // 2)]
-    return short
-
-
-def _save_program(named: nn.Module, path: Path, examples: dict[str, Tensor], dynamic: bool, metadata: str) -> Any:
-    shapes: list[dict[int, Any]] = []
-    for name, tensor in examples.items():
-        shape: dict[int, Any] = {0: torch.export.Dim.AUTO}
-        if dynamic and name != "lengths":
-            shape[tensor.dim() - 1 if name == "input" else 1] = torch.export.Dim.AUTO
-        shapes.append(shape)
+def _save_program(program: ExportedProgram, path: Path, trials: list[dict[str, Tensor]], metadata: str) -> list[Tensor]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        program = torch.export.export(named, tuple(examples.values()), dynamic_shapes=(tuple(shapes),), strict=False)
         torch.export.save(program, path, extra_files={METADATA: metadata})
-        return torch.export.load(path).module()
+        loaded = torch.export.load(path).module()
+        return [loaded(*trial.values()) for trial in trials]
 
 
 def _onnxruntime() -> Any:
@@ -263,6 +253,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
                 dynamo=True,
                 verbose=False,
                 external_data=False,
+                custom_translation_table={torch.ops.aten.sort.stable: _stable_sort},
             )
         except torch.onnx.errors.OnnxExporterError as error:
             reason = next((line for line in str(error).splitlines() if "No ONNX function" in line), str(error)[:200])
@@ -278,6 +269,16 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
         raise RuntimeError(f"the exported network must take {', '.join(missing)}, but its outputs do not depend on it")
     feeds = [{name: t.numpy() for name, t in trial.items()} for trial in trials]
     return [torch.from_numpy(session.run(None, feed)[0]) for feed in feeds]
+
+
+def _stable_sort(x: Any, dim: int = -1, descending: bool = False, **_: Any) -> Any:
+    """Return values and indices in order as ONNX operators: TopK keeps the order of equal values."""
+    import onnxscript  # noqa: PLC0415
+
+    op: Any = onnxscript.opset18
+
+    count = op.Gather(op.Shape(x), op.Constant(value_ints=[dim]))
+    return op.TopK(x, count, axis=dim, largest=int(descending), sorted=1)
 
 
 @contextmanager

@@ -170,7 +170,7 @@ def test_arrays(target: np.ndarray, task: str, out: int, tmp_path: Path) -> None
     x = np.random.default_rng(1).normal(3, 2, size=(20, 3, 8, 8))
     np.savez(tmp_path / "data.npz", x=x, y=target)
     kind, options = own_data(tmp_path / "data.npz")
-    data = load(kind, **options, standardize=True)
+    data = load(kind, **options, standardize="regression" in task)
     assert (kind, data.task, data.out_channels, data.size) == ("arrays", task, out, (8, 8))
     batch = data.train.batch(slice(None))
     assert abs(float(batch.inputs.mean())) < 1e-4
@@ -296,6 +296,28 @@ def test_small_units_are_normalised(tmp_path: Path) -> None:
     np.savez(tmp_path / "t.npz", x=x, y=1e-14 * x[:, 0, 0])
     with pytest.raises(ValueError, match="target must have a standard deviation above 1e-12, got"):
         load("arrays", tmp_path / "t.npz", standardize=True)
+
+
+def test_targets_that_are_classes_are_not_normalised(tmp_path: Path) -> None:
+    """The option would do nothing. Nor have series without times a unit, whatever the option says."""
+    x, y = np.random.default_rng(0).normal(size=(20, 1, 4)), np.arange(20) % 2
+    np.savez(tmp_path / "t.npz", x=x, y=y)
+    lines = [f"{label},{','.join(map(str, row))}" for label, row in zip(y, x[:, 0], strict=True)]
+    (tmp_path / "t.csv").write_text("\n".join(["label,0,1,2,3", *lines]))
+    for kind, name in (("arrays", "t.npz"), ("csv_series", "t.csv")):
+        with pytest.raises(ValueError, match=r"standardize must be False for .* \(classification\)"):
+            load(kind, tmp_path / name, standardize=True)
+    assert load("csv_series", tmp_path / "t.csv", unit=0.5).unit is None
+
+
+def test_images_without_an_axis_of_channels_are_announced(tmp_path: Path) -> None:
+    for space in ((8, 8), (6, 6, 6)):
+        x = np.random.default_rng(0).normal(size=(20, *space))
+        np.savez(tmp_path / "t.npz", x=x, y=np.arange(20) % 2)
+        with pytest.warns(UserWarning, match=rf"read as {space[0]} channels of size .* have shape \(20, 1, {space[0]}"):
+            load("arrays", tmp_path / "t.npz")
+        np.savez(tmp_path / "t.npz", x=x[:, None], y=np.arange(20) % 2)
+        assert load("arrays", tmp_path / "t.npz").in_channels == 1
 
 
 def test_arrays_that_are_not_read_are_announced(tmp_path: Path) -> None:

@@ -602,6 +602,46 @@ def test_arrays_of_another_size_are_announced(tmp_path: Path) -> None:
     run.predict(large, step=0.5)
 
 
+def test_series_of_another_length_are_announced(tmp_path: Path) -> None:
+    """They may be sampled at another rate, unless training series had several lengths or real times."""
+    rows = np.random.default_rng(0).normal(size=(20, 12))
+
+    def table(name: str, lengths: list[int], times: float | None = None) -> Path:
+        lines = ["id,time,label,channel,value"] if times else [",".join(["label", *map(str, range(max(lengths)))])]
+        for i, length in enumerate(lengths):
+            if times:
+                lines += [f"{i},{times * t},{i % 2},x,{rows[i, t]}" for t in range(length)]
+            else:
+                cells = [*map(str, rows[i, :length]), *[""] * (max(lengths) - length)]
+                lines.append(",".join([f"{i % 2}", *cells]))
+        (tmp_path / name).write_text("\n".join(lines))
+        return tmp_path / name
+
+    equal, unequal = [8] * 20, [8, 6] * 10
+    call("train", table("equal.csv", equal), "--epochs", 1, *TINY, "--out", tmp_path / "run")
+    new = table("new.csv", [8, 8, 12, 5])
+    said = r"length 5 to 12, and those of the run 8; without a step \(step=, --step or data.step\)"
+    for command in (("predict", tmp_path / "run", new), ("test", tmp_path / "run", "--data", new)):
+        with pytest.warns(UserWarning, match=said) as found:
+            call(*command)
+        assert len(found) == 1
+    call("predict", tmp_path / "run", new, "--step", 1)
+    call("predict", tmp_path / "run", tmp_path / "equal.csv")
+    run = load_run(tmp_path / "run")
+    with pytest.warns(UserWarning, match="samples have length 12, and those of the run 8"):
+        run.predict(rows[:3, None])
+    run.predict(rows[:3, None], step=0.5)
+    run.predict(rows[:3, None, :8])
+    for name, table_of_run in (
+        ("unequal", table("unequal.csv", unequal)),
+        ("timed", table("timed.csv", equal, times=0.5)),
+    ):
+        call("train", table_of_run, "--epochs", 1, *TINY, "--out", tmp_path / name)
+        longer = table("longer.csv", [12] * 4, times=0.5 if name == "timed" else None)
+        for command in (("predict", tmp_path / name, longer), ("test", tmp_path / name, "--data", longer)):
+            call(*command)
+
+
 def test_images_of_12_bits_are_predicted_as_they_were_trained(tmp_path: Path) -> None:
     image = pytest.importorskip("PIL.Image")
     for name, level in (("dark", 900), ("light", 3000)):

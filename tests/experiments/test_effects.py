@@ -61,6 +61,7 @@ CASES: dict[str, tuple[str, list[str], str, str]] = {
     "training.temperature": ("[0.5, 0.1]", [], "partial", "mirror"),
     "data.padding": ("symmetric", [], "image data", ""),
     "data.noise": ("shared", [], "image data", ""),
+    "data.unit": ("0.5", ["data.name=csv_series"], "masks", ""),
     "model.kernel_dropout": ("0.1", ["shape.irregular=true"], "masks", ""),
     "test.step": ("[2.0]", [], "partial", "masks"),
     "test.drop": ("0.5", [], "partial", "masks"),
@@ -108,7 +109,7 @@ def test_every_setting_of_a_training_is_known_to_act_or_checked() -> None:
     settings = {f"{name}.{f.name}" for name, kind in sections.items() for f in dataclasses.fields(kind)}
     settings |= {f"test.{kind}" for kind in TESTS} | {"regularizers", "metric"}
     # Other options of loaders and arguments of networks act alone, or the loader or the network refuses them.
-    settings |= {"data.padding", "data.noise", "model.kernel_dropout"}
+    settings |= {"data.padding", "data.noise", "data.unit", "model.kernel_dropout"}
     assert settings == CHECKED | ALWAYS
     assert not CHECKED & ALWAYS
     assert set(CASES) == CHECKED - {"regularizers"} | {f"regularizers.{name}" for name in REGULARIZERS}

@@ -12,6 +12,7 @@ from kernelfield.cli import WRONG
 from kernelfield.data.labelled import labelled_split
 from kernelfield.data.registry import load
 from kernelfield.experiments.finished_run import run_test
+from kernelfield.experiments.reproduce import reproduce
 from tests.commands import call
 
 if TYPE_CHECKING:
@@ -67,6 +68,28 @@ def test_other_characters_are_embedded_afresh(tmp_path: Path) -> None:
     output = call("train", tmp_path / "other.txt", *TINY, *length, *start, "--out", tmp_path / "new")
     assert "embedding.weight" in output
     call("train", tmp_path / "other.txt", *TINY, *length, *start, "--freeze", "--out", tmp_path / "frozen", code=WRONG)
+
+
+def test_no_trial_and_no_row_is_of_other_data(tmp_path: Path) -> None:
+    """A sweep trains nothing beside trials on former data, and a finished row is no result on new ones."""
+    path, out = write(tmp_path / "a.npz", ("cat", "dog")), tmp_path / "sweep"
+    sweep = ("sweep", path, "--over", "optimizer.lr=0.01,0.02", *TINY[:-2], "--set", "training.epochs=1", "--out", out)
+    call(*sweep)
+    shutil.rmtree(out / "trial-001")
+    recipe, runs = str(out / "trial-000" / "recipe.yaml"), tmp_path / "runs"
+    found = reproduce(recipe, tmp_path / "results", runs, report=False)
+    assert found["status"] == "done"
+    stored = dict(np.load(path))
+    np.savez(path, **{**stored, "inputs": np.roll(stored["inputs"], 2, axis=0)})  # by the same number of each class
+    assert "trial-000 was trained, but they have changed" in call(*sweep, code=WRONG)
+    assert not (out / "trial-001").exists()
+    result = reproduce(recipe, tmp_path / "results", runs, report=False)
+    assert result["status"] == "failed"
+    assert "have changed" in result["error"]
+    assert "kept" in result
+    path.unlink()  # without the data there is nothing to compare
+    found = reproduce(recipe, tmp_path / "results", runs, report=False)
+    assert found["status"] == "done"
 
 
 def test_trainings_of_other_data_are_no_part_of_a_run(tmp_path: Path) -> None:

@@ -107,6 +107,20 @@ def test_the_step_of_the_data_is_that_of_predictions(tmp_path: Path) -> None:
     torch.testing.assert_close(y.softmax(dim=1), wanted[:1], atol=1e-2, rtol=0)
 
 
+def test_a_stream_takes_neither_times_nor_masks(tmp_path: Path) -> None:
+    """A network that was trained with them would read every sample as observed, one step after the other."""
+    draw = np.random.default_rng(0)
+    for name, times in (("gaps", [0, 1, 2, 4, 5, 8]), ("points", [0, 0.3, 1.2, 2, 4.1, 8])):
+        lines = [f"{i},{t},x,{draw.normal()},{i % 2}" for i in range(20) for t in times]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["id,time,channel,value,label", *lines]))
+        small = ("--set", "model.channels=4", "--set", "model.blocks=1", "--set", "test={}", "--epochs", 1)
+        call("train", tmp_path / f"{name}.csv", *small, "--accelerator", "cpu", "--out", tmp_path / name)
+    with pytest.warns(UserWarning, match="trained with masks of missing values .* and a stream takes none"):
+        export_run_stream(tmp_path / "gaps")
+    with pytest.raises(ValueError, match="run must be on signals with a regular time grid to stream"):
+        export_run_stream(tmp_path / "points")
+
+
 def test_files_are_found(files: list[Path]) -> None:
     folder = files[0].parent
     assert find_files(folder) == files

@@ -176,12 +176,16 @@ def test_predictions_at_times_that_are_asked_for(forecasts: Path) -> None:
     assert (forecasts / "out.csv").read_text().splitlines()[0] == "file,sample,series,time,value 0,value 1"
 
 
+@pytest.mark.filterwarnings("ignore:.*query times lie")
 def test_predictions_without_times_or_at_wrong_ones(forecasts: Path, tmp_path: Path) -> None:
     run, file = forecasts / "run", forecasts / "long.csv"
     assert "at must" in call("predict", run, file, code=WRONG)
     assert "at, line 1" in call("predict", run, file, "--at", "nan", code=WRONG)
     (tmp_path / "at.csv").write_text("id,time\n0,1\n")
     assert "series '1'" in call("predict", run, file, "--at", tmp_path / "at.csv", code=WRONG)
+    (tmp_path / "at.csv").write_text("id,time\n" + "".join(f"{i},40\n" for i in (*range(24), "x")))
+    with pytest.warns(UserWarning, match="at holds times for 1 series that the files do not have: 'x'"):
+        call("predict", run, file, "--at", tmp_path / "at.csv")
 
 
 def test_a_run_with_labels_takes_no_query_times(tmp_path: Path) -> None:

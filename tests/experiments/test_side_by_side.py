@@ -14,7 +14,8 @@ from PIL import Image
 
 from kernelfield.experiments.checkpoint import _copied_together, latest_checkpoint, read_checkpoint
 from kernelfield.experiments.combine import pool_progress
-from kernelfield.experiments.fitting import Job, fit, fit_many
+from kernelfield.experiments.fitting import fit
+from kernelfield.experiments.jobs import Job, fit_many
 from kernelfield.experiments.loop import Progress, TrainingInterrupted
 from kernelfield.experiments.reproduce import Row, reproduce, reproduce_rows
 from kernelfield.experiments.results import compare
@@ -194,7 +195,7 @@ def test_jobs_share_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
         loaded.append(recipe.name)
         return small_data()
 
-    monkeypatch.setattr("kernelfield.experiments.fitting.recipe_data", load)
+    monkeypatch.setattr("kernelfield.experiments.jobs.recipe_data", load)
     recipes = [small_recipe("training.epochs=1", f"training.seed={seed}") for seed in (0, 1)]
     other = small_recipe("training.epochs=1", "data.name=waves")
     jobs = [Job(r, tmp_path / f"{i}", {"report": False}) for i, r in enumerate((*recipes, other))]

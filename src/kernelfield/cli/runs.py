@@ -158,7 +158,7 @@ def predict(
 @app.command()
 def export(
     run: RunFolder,
-    to: Annotated[str, typer.Option(help="pt2 (torch.export, any length) or onnx.")] = "pt2",
+    to: Annotated[str, typer.Option(help="pt2 (torch.export, also other lengths) or onnx.")] = "pt2",
     out: Annotated[Path | None, typer.Option(help="File to write; by default network.pt2 or .onnx in the run.")] = None,
     stream: Annotated[
         bool,
@@ -174,6 +174,7 @@ def export(
     classes, sampling rate and scale of the target.
     """
     with errors():
+        from .._export_lengths import describe_lengths  # noqa: PLC0415
         from ..experiments.finished_run import export_run, export_run_stream  # noqa: PLC0415
         from ..export import read_metadata  # noqa: PLC0415
 
@@ -188,6 +189,8 @@ def export(
             f"{name} ({', '.join(map(str, ['batch', *kind['shape']]))})" for name, kind in found["inputs"].items()
         )
         typer.echo(f"inputs: {', '.join(shapes)}; kernelfield.export.read_metadata says how to prepare them")
+        if "lengths" in found:
+            typer.echo(f"it accepts {describe_lengths(found['lengths'])}")
         if (scale := found.get("target_scale")) is not None:
             mean, std = (", ".join(f"{value:.6g}" for value in scale[key]) for key in ("mean", "std"))
             typer.echo(f"its outputs are normalised: target = std · output + mean, with std {std} and mean {mean}")

@@ -60,6 +60,8 @@ def _series(data: Data, path: Path, source: dict[str, Any]) -> Split:
         series = read_labelled(file, data, source)
     batch = samples_like(data, series)
     compare_values(batch, data, str(file))
+    if series[0].times is None:  # real times tell the rate
+        compare_size(batch, data, str(file), padded=True)
     return _with_target(data, batch, _series_target(data, series, file))
 
 

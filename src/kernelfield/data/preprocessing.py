@@ -276,22 +276,42 @@ def compare_values(batch: Batch, data: Data, where: str, *, other_size: float = 
     compare_channels(values, *normal, data.channels, where, other_size=other_size, stacklevel=4)
 
 
-def compare_size(batch: Batch, data: Data, file: str = "") -> None:
-    """Warn of images and volumes of another size than in training, at the same step: their content is larger.
+def compare_size(batch: Batch, data: Data, file: str = "", *, padded: bool = False) -> bool:
+    """Warn of samples of another size than in training, at the same step; return whether there are any.
+
+    The content of images and volumes is then larger. Series may be longer or shorter, or be sampled at another rate,
+    which their step must tell; those of several lengths in training, at real times or with an axis of tokens, are not
+    compared.
 
     Args:
         batch: raw samples.
         data: the data set, or its metadata.
         file: file of the samples.
+        padded: whether shorter series were padded, so that their mask is False at the end.
     """
-    found, wanted = batch.inputs.shape[2:], data.test.inputs.shape[2:]
-    if len(found) > 1 and found != wanted and batch.coords is None and batch.step == data.test.step:
-        sizes = ["×".join(map(str, size)) for size in (found, wanted)]
-        warnings.warn(
-            f"samples{' of ' + file if file else ''} have size {sizes[0]}, and those of the run {sizes[1]}; "
-            "without a step, pixels count as equally far apart. Resize them, or give their step",
-            stacklevel=4,
-        )
+    wanted, lengths = tuple(data.test.inputs.shape[2:]), _sizes(batch, padded)
+    known = batch.coords is not None or data.test.coords is not None or batch.step != data.test.step
+    if not wanted or known or lengths == {wanted} or (len(wanted) == 1 and data.test.mask is not None):
+        return False
+    found = " to ".join("×".join(map(str, size)) for size in dict.fromkeys((min(lengths), max(lengths))))
+    size = "×".join(map(str, wanted))
+    whose = f"samples{' of ' + file if file else ''}"
+    if len(wanted) == 1:
+        said = f"{whose} have length {found}, and those of the run {size}; without a step (step=, --step or data.step)"
+        warnings.warn(f"{said}, they count as sampled at the rate of training", stacklevel=4)
+    else:
+        said = f"{whose} have size {found}, and those of the run {size}; without a step, pixels count as equally far"
+        warnings.warn(f"{said} apart. Resize them, or give their step", stacklevel=4)
+    return True
+
+
+def _sizes(batch: Batch, padded: bool) -> set[tuple[int, ...]]:
+    """Return the sizes of samples, before they were padded."""
+    size = tuple(batch.inputs.shape[2:])
+    if len(size) != 1 or batch.mask is None or not padded:
+        return {size}
+    last = torch.arange(1, size[0] + 1, device=batch.mask.device) * batch.mask.bool()
+    return {(length,) for length in last.amax(dim=1).tolist()}
 
 
 def _channel_statistics(prepare: Any) -> tuple[Tensor, Tensor] | None:

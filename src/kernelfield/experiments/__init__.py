@@ -11,8 +11,8 @@ The files, in the order in which a training uses them:
   ``effects`` (settings that do nothing), ``task`` (network and loss), ``regularizers``, ``loop`` (the steps),
   ``optim``, ``metrics``, ``evaluation``, ``loop_state``, ``checkpoint``, ``causality``, ``kernels_ahead``,
   ``progress``, ``baseline``, ``finish`` (test and report);
-- several trainings: ``side_by_side``, ``seeds``, ``shares``, ``sweep``, ``samplers``, ``combine``; ``processes`` for
-  several devices;
+- several trainings: ``jobs``, ``side_by_side``, ``seeds``, ``shares``, ``sweep``, ``samplers``, ``combine``;
+  ``processes`` for several devices;
 - after a training: ``finished_run``, ``robustness``, ``comparison``, ``weight``; ``predict``, ``predictions``,
   ``sample_files`` and ``stream_input`` for new inputs;
 - published tables: ``reproduce``, ``results``;

@@ -118,10 +118,11 @@ def _noise(recipe: Recipe) -> str:
     return "" if form == "noise-padded" else "data.form is not noise-padded"
 
 
-#: options of loaders that act only beside another one: their default and the reason
-_DATA: dict[str, tuple[str, Callable[[Recipe], str]]] = {
-    "padding": ("zero", lambda recipe: "" if recipe.data.get("augment") else "data.augment is false"),
-    "noise": ("fresh", _noise),
+#: options of loaders that act only beside another one or on some data: their default and the reason
+_DATA: dict[str, tuple[Any, Callable[[Recipe, Data | None], str]]] = {
+    "padding": ("zero", lambda recipe, _: "" if recipe.data.get("augment") else "data.augment is false"),
+    "noise": ("fresh", lambda recipe, _: _noise(recipe)),
+    "unit": (None, lambda _, data: "the series have no times" if data is not None and data.unit is None else ""),
 }
 
 #: arguments of networks that act on some data only: their default and the reason
@@ -178,7 +179,7 @@ def without_effect(recipe: Recipe, network: nn.Module, data: Data | None = None)
             found[f"test.{key}"] = test_reason(recipe, network)
     for key, (default, data_reason) in _DATA.items():
         if recipe.data.get(key, default) != default:
-            found[f"data.{key}"] = data_reason(recipe)
+            found[f"data.{key}"] = data_reason(recipe, data)
     for key, (usual_value, model_reason) in _MODEL.items():
         if recipe.model.get(key, usual_value) != usual_value:
             found[f"model.{key}"] = model_reason(recipe)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -348,6 +349,7 @@ def export_run_stream(
 
     Where the tolerance allows, long kernels are distilled to keep the state small; see
     :func:`~kernelfield.streaming.distil`. The stream takes prepared samples and has the metadata of :func:`export_run`.
+    It takes no mask; a warning says so for a run on data with missing values.
 
     Args:
         folder: folder of the run.
@@ -360,7 +362,17 @@ def export_run_stream(
     run = Run(Path(folder))
     path = _export_path(run.folder / f"stream.{to}", out)
     recipe = run.recipe()
+    if recipe.shape.irregular:
+        raise ValueError(
+            f"run must be on signals with a regular time grid to stream, got {recipe.name}: a stream takes no coords"
+        )
     data = run_metadata(run, recipe)
+    if data.test.mask is not None:
+        warnings.warn(
+            f"{run.folder} was trained with masks of missing values or unequal lengths, and a stream takes none: it "
+            "must get an observed sample at every step",
+            stacklevel=3,
+        )
     found = distil(run.network(recipe, announce=True).cpu(), tolerance=tolerance)
     described, step = _export_metadata(recipe, data), one_step(data.test.step)
     return path, export_stream(found.network, path, to=to, step=step, metadata=described), str(found)

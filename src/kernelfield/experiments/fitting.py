@@ -1,11 +1,9 @@
-"""Training of the network of a recipe, or of several networks side by side."""
+"""Training of the network of a recipe."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,18 +16,18 @@ from ..data.metadata import metadata, samples_record
 from ..ops.conv.measured import advice, keep_costs_in, use_costs_of
 from .checkpoint import latest_checkpoint
 from .data_summary import data_kind, missing_classes, pixel_line, repeated_samples, split_sizes
-from .datasets import recipe_data
+from .datasets import reads_files, recipe_data
 from .effects import check_effects
 from .finish import count_parameters, finish, score_last_epoch, write_rows
 from .finished_run import check_same_data, complete_run
 from .kernels_ahead import KernelsAhead
-from .loop import Loop, TrainingInterrupted, resident
+from .loop import Loop
 from .processes import launched_sizes, wait_for_rendezvous
 from .progress import Loggers, check_loggers
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder, make_network, make_task, network_arguments
 from .run_files import FolderLock, write_json
-from .side_by_side import Stepwise, side_by_side
+from .side_by_side import Stepwise
 from .start_from import (
     check_times,
     find_start,
@@ -47,9 +45,8 @@ if TYPE_CHECKING:
 
     from ..data.base import Data
     from .loop import Progress
-    from .side_by_side import Outcome
 
-__all__ = ["Job", "fit", "fit_many", "make_fabric"]
+__all__ = ["data_at_hand", "fit", "make_fabric"]
 
 
 @Stepwise
@@ -98,9 +95,8 @@ def fit(
     """
     recipe = with_settings(recipe if isinstance(recipe, Recipe) else find_recipe(recipe), settings or [])
     fabric = make_fabric() if fabric is None else fabric
-    target = fresh_folder(Path("runs") / recipe.name) if out is None else Path(out)
     # Processes that start one after the other must agree on the new folder.
-    target = Path(fabric.broadcast(str(target)))
+    target = Path(fabric.broadcast(str(fresh_folder(Path("runs") / recipe.name) if out is None else out)))
     run = Run(target)
     synthetic = synthetic if data is None else data.name == "synthetic"
     run.check(recipe, synthetic=synthetic)
@@ -109,9 +105,10 @@ def fit(
     where: dict[str, Any] = {"folder": folder, "download": download, "synthetic": synthetic}
     with FolderLock(target) as lock:
         if run.finished and not run.extended_by(recipe):
-            _check_finished(run, data, on_message if leads else None)
+            known = data or data_at_hand(run, recipe, partial(recipe_data, recipe, **where))
+            _check_finished(run, known, on_message if leads else None)
             if leads and report:
-                complete_run(run, lambda: data or recipe_data(recipe, **where), lock)
+                complete_run(run, lambda: known or recipe_data(recipe, **where), lock)
             return run
         _prepare(run, fabric.device, lock if leads else None)
         kernels = KernelsAhead(recipe.name, target) if fabric.device.type == "cuda" else None
@@ -162,6 +159,20 @@ def fit(
             _end(run, loop, loggers)
         fabric.barrier()
     return run
+
+
+def data_at_hand(run: Run, recipe: Recipe, load: Callable[[], Data]) -> Data | None:
+    """Return the data with which to compare a finished run; None if they cannot change, or are no longer here."""
+    if run.synthetic or not run.path("data.json").exists() or not reads_files(recipe.data):
+        return None
+    try:
+        return load()
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        if str(error).startswith("root must"):
+            return None
+        raise
 
 
 def _check_finished(run: Run, data: Data | None, on_message: Callable[[str], None] | None) -> None:
@@ -247,89 +258,6 @@ def _log_progress(run: Run, now: Progress, loggers: Loggers | None) -> None:
     run.log(f"step {now.step}/{now.steps}, epoch {now.epoch}: {done}, {now.rate:.0f} samples/s")
     if loggers is not None:
         loggers.log(now)
-
-
-@dataclass(frozen=True)
-class Job:
-    """A training for :func:`fit_many`.
-
-    Args:
-        recipe: the recipe to train.
-        out: folder of the run.
-        options: further arguments of :func:`fit`.
-    """
-
-    recipe: Recipe
-    out: Path
-    options: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def source(self) -> str:
-        """A text that identifies the data of the job."""
-        where = {key: self.options.get(key) for key in ("folder", "download", "synthetic")}
-        shape = self.recipe.to_dict()["shape"]
-        batch = self.recipe.training.batch if where["synthetic"] else None  # the size of synthetic data depends on it
-        return json.dumps([self.recipe.data, shape, where, batch], sort_keys=True, default=str)
-
-
-def fit_many(
-    jobs: Sequence[Job],
-    *,
-    fabric: Fabric | None = None,
-    at_once: int | None = None,
-    on_end: Callable[[int, Outcome[Run]], None] | None = None,
-) -> list[Outcome[Run]]:
-    """Train several recipes side by side on one device; each gets the same result as alone.
-
-    Jobs with the same data share one copy of it. With several processes, jobs run one after the other.
-
-    Args:
-        jobs: the trainings, each with its own folder.
-        fabric: device and processes; see :func:`make_fabric`.
-        at_once: number of jobs that run at the same time; by default all.
-        on_end: called with the position and the outcome of each job as soon as it ends.
-    """
-    fabric = make_fabric() if fabric is None else fabric
-    folders = Counter(str(job.out) for job in jobs)
-    twice = [folder for folder, count in folders.items() if count > 1]
-    if twice:
-        raise ValueError(f"out must be a different folder for each job, got {', '.join(twice)} twice")
-    shared = _SharedData(jobs, fabric.device)
-
-    def begin(job: Job) -> Generator[None, None, Run]:
-        should_stop = job.options.get("should_stop")
-        try:
-            if should_stop is not None and should_stop():
-                raise TrainingInterrupted(f"training {job.recipe.name!r} was stopped before it started")
-            data = job.options.get("data") or (None if Run(job.out).finished else shared.load(job))
-            return (yield from fit.steps(job.recipe, job.out, **{**job.options, "data": data, "fabric": fabric}))
-        finally:
-            shared.release(job)
-
-    trainings = [lambda job=job: begin(job) for job in jobs]
-    return side_by_side(trainings, fabric.device, 1 if fabric.world_size > 1 else at_once, on_end)
-
-
-class _SharedData:
-    """Data sets that several jobs share on the device, as long as a job needs them."""
-
-    def __init__(self, jobs: Sequence[Job], device: torch.device) -> None:
-        self.device = device
-        self.users = Counter(job.source for job in jobs)
-        self.loaded: dict[str, Data] = {}
-
-    def load(self, job: Job) -> Data:
-        if job.source not in self.loaded:
-            where = {key: job.options[key] for key in ("folder", "download", "synthetic") if key in job.options}
-            data = recipe_data(job.recipe, **where)
-            validation = None if data.validation is None else resident(data.validation, self.device)
-            self.loaded[job.source] = replace(data, train=resident(data.train, self.device), validation=validation)
-        return self.loaded[job.source]
-
-    def release(self, job: Job) -> None:
-        self.users[job.source] -= 1
-        if not self.users[job.source]:
-            self.loaded.pop(job.source, None)
 
 
 @checked(accelerator=Choice("auto", "cpu", "cuda"), strategy=Choice("auto", "ddp", "fsdp"))

@@ -28,7 +28,7 @@ from .evaluation import NonFiniteOutputs
 from .finished_run import run_metadata
 from .processes import split_over
 from .run import Run, make_task
-from .sample_files import ENDINGS, check_samples, prepare_samples, read_file, with_queries
+from .sample_files import ENDINGS, TABLES, check_samples, prepare_samples, read_file, with_queries
 from .settings import SELECT
 
 if TYPE_CHECKING:
@@ -166,7 +166,7 @@ class TrainedRun:
             batch = check_samples(Batch(inputs, step=chosen), self.recipe, data, "inputs")
             if queries is not None:
                 batch = with_queries(batch, queries, len(self.recipe.shape.size), asked.setdefault("", []))
-            rows = self._rows([("", batch)], data)
+            rows = self._rows([("", batch)], data, stated=step is not None)
             return [part for _, sample, row in rows for part in _each_query(row, asked.get(""), sample)]
         files = find_files(source)
 
@@ -177,11 +177,13 @@ class TrainedRun:
 
         found = []
         done: dict[str, int] = {}
-        for file, sample, row in self._rows(((str(path), read(path)) for path in files), data):
+        for file, sample, row in self._rows(((str(path), read(path)) for path in files), data, stated=step is not None):
             if file not in done and on_batch is not None:
                 on_batch(len(done), len(files))
             done[file] = sample
             found += [{"file": file, "sample": sample, **part} for part in _each_query(row, asked.get(file), sample)]
+        if queries is not None:
+            queries.announce_unknown()
         return found
 
     def _queries(self, at: Any) -> QueryTimes | None:
@@ -198,16 +200,27 @@ class TrainedRun:
             raise ValueError(f"at must be None for {kind}, which has one prediction per sample, got {at!r}")
         return read_queries(at)
 
-    def _rows(self, read: Iterable[tuple[str, Batch]], data: Data | None) -> Iterator[tuple[str, int, dict[str, Any]]]:
-        """Yield the file, the number in the file and the prediction of each sample, batch by batch."""
+    def _rows(
+        self, read: Iterable[tuple[str, Batch]], data: Data | None, *, stated: bool
+    ) -> Iterator[tuple[str, int, dict[str, Any]]]:
+        """Yield the file, the number in the file and the prediction of each sample, batch by batch.
+
+        Args:
+            read: raw samples of each file.
+            data: data of the run; None for prepared samples.
+            stated: whether the user gave the sampling step; otherwise the first samples of another size are announced.
+        """
         if uses_batch_statistics(self.network):
             warnings.warn(BATCH_STATISTICS, stacklevel=4)
         task = make_task(self.recipe, self.network).eval()
         size = self.recipe.training.eval_batch or min(BATCH, self.recipe.training.batch)
         scale = self.raw_scale() if data is None else None
         for batch, places in _batches(read, size):
-            if data is not None:
-                compare_size(batch, data, places[0][0])
+            if data is not None and not stated:
+                file = places[0][0]
+                table = Path(file).suffix.lower() in TABLES
+                # Real times tell the rate.
+                stated = not (table and data.unit is not None) and compare_size(batch, data, file, padded=table)
             with torch.no_grad():
                 ready = prepare_samples(batch, data)
                 self._compare_padding(ready)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lightning.fabric import Fabric
 
-    from .fitting import Job
+    from .jobs import Job
     from .loop import Progress
     from .recipe import Recipe
     from .run import Run
@@ -93,7 +93,7 @@ class Row:
 
     def jobs(self, runs: Path, on_progress: Callable[[Progress], None] | None = None) -> dict[int, Job]:
         """Return the trainings of the row, by seed or fold."""
-        from .fitting import Job  # noqa: PLC0415
+        from .jobs import Job  # noqa: PLC0415
 
         recipe = self.resolved()
         folder = runs / recipe.name
@@ -185,26 +185,33 @@ def reproduce_rows(
             training.
         on_result: called with each row and its result as soon as it is written.
     """
-    from .fitting import fit_many  # noqa: PLC0415
+    from .jobs import check_jobs, fit_many  # noqa: PLC0415
+    from .side_by_side import Outcome  # noqa: PLC0415
 
     target = Path(results)
     target.mkdir(parents=True, exist_ok=True)  # an error here comes before the training, and so does a damaged result
     for path in {target / f"{row.resolved().name}.json" for row in rows}:
         if path.exists():
             read_json(path)
-    jobs = [
-        (row, key, job)
-        for row in rows
-        for key, job in row.jobs(Path(runs), None if on_progress is None else partial(on_progress, row)).items()
-    ]
-    ended: dict[int, dict[int, dict[str, Any]]] = {index: {} for index in range(len(rows))}
-    position = {id(row): index for index, row in enumerate(rows)}
-    wanted = Counter(position[id(row)] for row, _, _ in jobs)
     found: list[dict[str, Any]] = [{} for _ in rows]
+    jobs: list[tuple[int, int, Job]] = []
+    ended: dict[int, dict[int, dict[str, Any]]] = {index: {} for index in range(len(rows))}
+    for index, row in enumerate(rows):
+        own = row.jobs(Path(runs), None if on_progress is None else partial(on_progress, row))
+        try:
+            check_jobs(list(own.values()))
+        except FAILURES as error:  # on other data than its runs
+            failed: Outcome[Run] = Outcome(error=error)
+            found[index] = _combined(row, {key: outcome_result(job.recipe, failed) for key, job in own.items()}, target)
+            if on_result is not None:
+                on_result(row, found[index])
+            continue
+        jobs += [(index, key, job) for key, job in own.items()]
+    wanted = Counter(index for index, _, _ in jobs)
 
     def end(number: int, outcome: Outcome[Run]) -> None:
-        row, key, job = jobs[number]
-        index = position[id(row)]
+        index, key, job = jobs[number]
+        row = rows[index]
         ended[index][key] = outcome_result(job.recipe, outcome)
         if len(ended[index]) < wanted[index]:
             return

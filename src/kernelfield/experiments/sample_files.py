@@ -31,8 +31,10 @@ if TYPE_CHECKING:
 
 __all__ = ["check_samples", "prepare_samples", "read_file", "stored_shape", "with_queries"]
 
+#: endings of tables of series
+TABLES = (".csv", ".ts", ".tsv", ".parquet", ".arff")
 #: endings of files with samples
-ENDINGS = (".npy", ".npz", ".csv", ".ts", ".tsv", ".parquet", ".arff", ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
+ENDINGS = (".npy", ".npz", *TABLES, ".off", ".ply", *folders.ENDINGS, *sound.ENDINGS)
 
 
 def read_file(
@@ -183,7 +185,7 @@ def _read(
         if data is not None:
             compare_coords(batch, data, str(path))
         return batch
-    if suffix in (".csv", ".ts", ".tsv", ".arff", ".parquet"):
+    if suffix in TABLES:
         return _read_series(path, recipe, data, at, asked)
     if suffix in folders.ENDINGS:
         if data is None:

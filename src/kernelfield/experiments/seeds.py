@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from .._arguments import checked
 from .combine import combine_results, pool_progress
 from .comparison import compare_samples
-from .fitting import Job, fit_many, make_fabric
+from .fitting import make_fabric
+from .jobs import Job, check_jobs, fit_many
 from .recipe import Recipe, find_recipe, with_settings
 from .run import Run, fresh_folder
 from .run_files import write_json
@@ -77,6 +78,7 @@ def fit_seeds(
         Job(one, folder / f"seed-{seed}", {**options, "report": report, "on_progress": callback})
         for (seed, one), callback in zip(each.items(), callbacks, strict=True)
     ]
+    check_jobs(jobs)
     outcomes = fit_many(jobs, fabric=fabric, at_once=at_once)
     runs = {seed: outcome.get() for seed, outcome in zip(each, outcomes, strict=True)}
     run = Run(folder)

@@ -17,7 +17,8 @@ from .._arguments import checked
 from .._kinds import Int, Number
 from .datasets import recipe_data, take_share
 from .finished_run import check_same_data, run_data
-from .fitting import Job, fit_many, make_fabric
+from .fitting import make_fabric
+from .jobs import Job, fit_many
 from .loop import TrainingInterrupted
 from .metrics import main_metric
 from .recipe import with_settings

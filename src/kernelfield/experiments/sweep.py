@@ -19,7 +19,8 @@ from .._kinds import ANY, TEXT, Choice, Int, ListOf
 from .._object_kinds import DICT, Instance
 from .combine import combine_results
 from .comparison import ComparedRun, compare_runs, write_comparison_page
-from .fitting import Job, fit_many, make_fabric
+from .fitting import make_fabric
+from .jobs import Job, check_jobs, fit_many
 from .loop import TrainingInterrupted
 from .metrics import is_better, main_metric
 from .recipe import Recipe, find_recipe, with_settings
@@ -186,7 +187,7 @@ def sweep(
     on_result: Callable[[int, list[str], dict[str, Any]], None] | None = None,
     **options: Any,
 ) -> Sweep:
-    """Train a recipe with many settings and return the results.
+    """Train a recipe with many settings and return the results. Data that differ from those of a trial are refused.
 
     Args:
         recipe: a recipe or its name.
@@ -294,6 +295,7 @@ def _train(
             jobs.append(
                 (number, seed, Job(one, out if seeds == 1 else out / f"seed-{seed}", {"report": False, **options}))
             )
+    check_jobs([job for *_, job in jobs])
     ended: dict[int, dict[int, dict[str, Any]]] = {number: {} for number, _ in points}
     found: dict[int, dict[str, Any]] = {}
     settings = dict(points)

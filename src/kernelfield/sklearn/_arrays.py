@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from ..data.io.arrays import check_channels_first, check_precision, without_mask
+from ..data.io.arrays import announce_channels, check_channels_first, check_precision, without_mask
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,6 +110,7 @@ def signals(X: Any) -> tuple[Tensor, Tensor | None, bool]:
     is_table = array.ndim == 2
     if not is_table and not is_ragged(X):
         check_channels_first(array.shape, "X")
+        announce_channels(array.shape, "samples X")
     check_precision(exact[:, None] if is_table else exact, "X")
     array = array[:, None] if is_table else array
     values = torch.from_numpy(np.ascontiguousarray(array))

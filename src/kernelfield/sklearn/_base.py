@@ -116,6 +116,14 @@ class Estimator(BaseEstimator):
             )
         if inputs.shape[1] != self._shape_[0] or inputs.dim() != len(self._shape_) + 1:
             raise ValueError(f"X must hold samples of shape {tuple(self._shape_)}, got {tuple(inputs.shape[1:])}")
+        size, other = self._shape_[1:], tuple(inputs.shape[2:])
+        if not self._ragged_ and other != tuple(size):
+            shown = ["×".join(map(str, one)) for one in (other, size)]
+            warnings.warn(
+                f"samples of X have {'length' if len(size) == 1 else 'size'} {shown[0]}, and those in fit {shown[1]}; "
+                "they count as sampled at the same rate",
+                stacklevel=4,
+            )
         seen = observed(mask, inputs)
         self._compare(inputs, seen)
         return self._normal(inputs, seen), mask

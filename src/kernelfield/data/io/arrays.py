@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import warnings
 import zipfile
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "announce_channels",
     "as_coords",
     "as_numbers",
     "check_channels_first",
@@ -162,6 +164,22 @@ def check_channels_first(shape: Sequence[int], where: str) -> None:
         raise ValueError(
             f"{where} must have shape (n, channels, …), found {tuple(shape)}, whose channels seem to be last; "
             "np.moveaxis(x, -1, 1) moves them"
+        )
+
+
+def announce_channels(shape: Sequence[int], where: str) -> None:
+    """Warn of samples that seem to be images or volumes without an axis of channels: all of their axes are equal.
+
+    Args:
+        shape: shape of the samples, (n, channels, …).
+        where: description of the samples.
+    """
+    if len(shape) > 2 and len(set(shape[1:])) == 1 and shape[1] > MOST_LAST:
+        size = "×".join(map(str, shape[2:]))
+        warnings.warn(
+            f"{where} of shape {tuple(shape)} are read as {shape[1]} channels of size {size}; images and volumes in "
+            f"gray have shape {(shape[0], 1, *shape[1:])}",
+            stacklevel=4,
         )
 
 

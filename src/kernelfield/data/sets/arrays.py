@@ -13,12 +13,13 @@ import torch
 from ..._arguments import checked
 from ..._kinds import Choice
 from ..base import Data, Split, TargetScale
-from ..io.arrays import as_coords, check_channels_first, check_precision, finite_array, read_arrays
+from ..io.arrays import announce_channels, as_coords, check_channels_first, check_precision, finite_array, read_arrays
 from ..io.cells import NONFINITE
 from ..io.pairs import split_files
 from ..transforms.batch import Chain, Normalize, ScaleTarget
 from ..transforms.fill_values import compare_fill_values
 from ..transforms.group_split import divide_parts
+from ..transforms.series_checks import check_standardize
 from ..transforms.split import check_trained, class_index, moments
 
 if TYPE_CHECKING:
@@ -82,6 +83,8 @@ def arrays(
     stored = {name: _joined([part.get(name) for part in parts], name, paths) for name in NAMES}
     inputs, given = stored["inputs"], stored["target"]
     check_precision(inputs, f"{paths[0]}, array inputs,")
+    if stored["coords"] is None:
+        announce_channels(inputs.shape, f"{paths[0]}: array inputs")
     if task == "auto":
         task = _task(given, inputs.shape[2:])
         _announce_labels(given, task, paths[0])
@@ -105,7 +108,8 @@ def arrays(
     if bool(unseen.any()):
         mask = ~unseen if mask is None else mask & ~unseen
     prepare: Normalize | Chain = Normalize(*moments(_seen(values.float(), mask)[index[0]]))
-    if standardize and task in ("regression", "dense-regression"):
+    check_standardize(standardize, task, str(paths[0]))
+    if standardize:
         known = _seen(target, mask) if task == "dense-regression" else target
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(known[index[0]]))))
     coords = None if stored["coords"] is None else torch.from_numpy(as_coords(stored["coords"], str(paths[0])))

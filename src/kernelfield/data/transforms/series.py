@@ -19,7 +19,7 @@ from ..io.files import check_size
 from .batch import Chain, Normalize, ScaleTarget
 from .fill_values import compare_fill_values
 from .group_split import divide_parts
-from .series_checks import compare_extent, compare_queries, compare_series_channels
+from .series_checks import check_standardize, compare_extent, compare_queries, compare_series_channels
 from .split import check_trained, class_index, moments, pad
 
 if TYPE_CHECKING:
@@ -108,8 +108,11 @@ def build(
     widths = {s.values.shape[0] for s in series}
     if len(widths) != 1:
         raise ValueError(f"series of {name} must all have the same number of channels, found {sorted(widths)}")
+    check_standardize(standardize, task, name)
     coords = dates = None
-    if series[0].times is not None:
+    if series[0].times is None:
+        unit = None
+    else:
         dates = series[0].dates
         _check_dates(series, dates)
         series, coords, unit = _place(series, unit, points=True if task == "dense-regression" else None)
@@ -141,7 +144,7 @@ def build(
     if task == "classification" and len(parts) > 1:
         check_trained(target, index, names, name)
     prepare: Normalize | Chain = Normalize(*moments(values[index[0]], normalize), observed=observed)
-    if standardize and task != "classification":
+    if standardize:
         prepare = Chain((prepare, ScaleTarget(TargetScale.of(target[index[0]]))))
     every = Split(values, target, coords=coords, mask=None if bool(mask.all()) else mask, prepare=prepare, at=at)
     # Points reach from 0 to the last coordinate, both included; query times may lie before and after.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OTHER_SIZE",
+    "check_standardize",
     "compare_channels",
     "compare_coords",
     "compare_extent",
@@ -33,6 +34,12 @@ OTHER_SIZE, OTHER_MEAN = 50, 20
 _OTHER_UNIT = 20
 #: share of the range of query times by which new ones may exceed it
 _MARGIN = 0.05
+
+
+def check_standardize(standardize: bool, task: str, name: str) -> None:
+    """Raise a ValueError if targets that are no values shall be normalised."""
+    if standardize and task not in ("regression", "dense-regression"):
+        raise ValueError(f"standardize must be False for data {name!r}, whose targets are classes ({task}), got True")
 
 
 def compare_series_channels(values: Tensor, data: Data, series: Sequence[Series]) -> None:

@@ -299,6 +299,7 @@ class QueryTimes:
         kind: str | None = None,
     ) -> None:
         self.common, self.by_series, self.kind = common, by_series, kind
+        self._found: set[str] = set()
         for times in (common,) if by_series is None else by_series.values():
             if times is None or times.size == 0 or not np.isfinite(times).all():
                 shown = "none" if times is None or times.size == 0 else "NaN or infinity"
@@ -316,7 +317,17 @@ class QueryTimes:
             return self.common
         if series.key not in self.by_series:
             raise ValueError(f"at must hold times for each series, got none for series {series.key!r}")
+        self._found.add(series.key)
         return self.by_series[series.key]
+
+    def announce_unknown(self) -> None:
+        """Warn of ids to which no series belonged, so that nothing was predicted at their times."""
+        unknown = sorted(set(self.by_series or ()) - self._found)
+        if unknown:
+            listed = ", ".join(map(repr, unknown[:6])) + (", …" if len(unknown) > 6 else "")
+            warnings.warn(
+                f"at holds times for {len(unknown)} series that the files do not have: {listed}", stacklevel=4
+            )
 
 
 def read_queries(given: Any) -> QueryTimes:
