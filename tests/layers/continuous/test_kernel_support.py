@@ -334,6 +334,24 @@ def test_steps_of_compiled_code_alone_follow_late_without_waiting(monkeypatch: p
     torch.compiler.reset()
 
 
+def test_programs_exported_after_compiled_steps_have_whole_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing has read the masks since they grew, unless the network was put in evaluation mode."""
+    monkeypatch.setattr(learned_size, "_waits", lambda _: True)
+    torch.compiler.reset()
+    layer = FlexConv(1, 1, size=64, sigma=0.05)
+    compiled, x = torch.compile(layer, backend="eager"), torch.randn(1, 1, 64)
+    assert layer.mask is not None
+    optimizer = torch.optim.SGD([layer.mask.sigma], lr=1.0)
+    for _ in range(5):
+        compiled(x)
+        layer.mask.sigma.grad = torch.full_like(layer.mask.sigma, -0.05)
+        optimizer.step()
+    program = torch.export.export(layer, (x,)).module()
+    expected = layer(x)
+    torch.testing.assert_close(program(x), expected, rtol=1e-4, atol=1e-5)
+    torch.compiler.reset()
+
+
 def test_a_compiled_network_computes_what_an_eager_one_does_while_its_masks_grow() -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(FlexConv(1, 2, size=64, sigma=0.05), FlexConv(2, 1, size=64, sigma=0.08))

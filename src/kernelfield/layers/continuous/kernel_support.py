@@ -114,9 +114,10 @@ class KernelSupport(LearnedSize):
 
     def traced_steps(self, training: bool) -> tuple[int, ...]:
         """Return the steps that traced code samples; other code reads ``steps`` after :meth:`refresh`."""
-        if not self.fits():
+        exporting = torch.compiler.is_exporting()
+        if not self.fits() or (exporting and self.is_late):
             return self.size
-        shared = (training or self.is_trained) and not torch.compiler.is_exporting()
+        shared = (training or self.is_trained) and not exporting
         return self.compiled_steps if shared else self.steps
 
     @property

@@ -82,6 +82,8 @@ class LearnedSize:
         self.is_trained = False
         #: whether eager code has used the sizes since the last step of an optimiser
         self.is_used = False
+        #: whether an optimiser has moved the masks since they were read, and only the share follows them
+        self.is_late = False
         #: copies of the numbers of sizes that only compiled code uses, in the first of those sizes
         self._late: HostCopies | None = None
         #: whether the sizes belong to this state and the state holds values, so that an equal state needs no new read
@@ -180,7 +182,7 @@ def read_sizes(sizes: Iterable[LearnedSize], after_step: bool = False) -> None:
         tensors = size.tensors()
         size._read_at = state_of(tensors)  # noqa: SLF001
         size._read = tensors if follows and all(map(_is_leaf, tensors)) else None  # noqa: SLF001
-        size.converted = False
+        size.converted = size.is_late = False
     for entries in by_device.values():
         # torch.cat returns float64 if one of the tensors is float64.
         flat = torch.cat([part for _, numbers in entries for part in numbers]).tolist()
@@ -345,7 +347,7 @@ def _follow_late(sizes: list[LearnedSize]) -> None:
         _use_common_share([size for size, _ in measured])
     numbers = [(size, size.measure()) for size in sizes]
     for size in sizes:
-        size.is_trained = True
+        size.is_trained = size.is_late = True
     copies.start(torch.cat([part for _, parts in numbers for part in parts]), [(s, _count(p)) for s, p in numbers])
 
 
