@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.export import ExportedProgram
 
-__all__ = ["Lengths", "describe_lengths", "trace"]
+__all__ = ["Lengths", "describe_lengths", "quiet", "trace"]
 
 #: smallest and largest number of samples ("input") and of queries ("at"); None for no largest number
 Lengths = dict[str, "tuple[int, int | None]"]
@@ -60,7 +60,7 @@ def _widest(
     fixed: Lengths = {name: (_count(name, examples), _count(name, examples)) for name in axes}
     while axes:
         try:
-            with _quiet():
+            with quiet("torch._subclasses.fake_tensor", logging.CRITICAL):  # the caller handles their errors
                 program = _traced(named, examples, axes, oblivious)
         except Exception:  # a length that torch.export cannot keep dynamic; any other error comes again below
             break
@@ -197,12 +197,12 @@ def _interval(low: int, high: int | None) -> str:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence the messages of shape functions that fail inside the block; the caller handles their errors."""
-    logger = logging.getLogger("torch._subclasses.fake_tensor")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
+def quiet(name: str, level: int = logging.ERROR) -> Iterator[None]:
+    """Silence the messages of a logger below ``level`` inside the block."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
     try:
         yield
     finally:
-        logger.setLevel(level)
+        logger.setLevel(before)

@@ -46,6 +46,7 @@ __all__ = [
     "is_vmapped",
     "on_optimizer_step",
     "pause_step_hooks",
+    "set_during",
     "state_of",
     "step_hooks_paused",
     "weight_of",
@@ -106,6 +107,7 @@ def with_hooks_of(module: nn.Module, replacement: nn.Module) -> nn.Module:
 
 
 Follower = TypeVar("Follower")
+Value = TypeVar("Value")
 
 #: identity, version and content of each tensor
 State: TypeAlias = "list[tuple[int, int, Any]]"
@@ -119,6 +121,22 @@ _paused: ContextVar[bool] = ContextVar("kernelfield_step_hooks_paused", default=
 
 
 @contextlib.contextmanager
+def set_during(variable: ContextVar[Value], value: Value) -> Iterator[None]:
+    """Set a context variable inside the ``with`` block.
+
+    >>> number = ContextVar("number", default=0)
+    >>> with set_during(number, 1):
+    ...     number.get()
+    1
+    """
+    before = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(before)
+
+
+@contextlib.contextmanager
 def pause_step_hooks() -> Iterator[None]:
     """Skip the hooks after steps inside the ``with`` block, for code that must not wait for the device.
 
@@ -126,11 +144,8 @@ def pause_step_hooks() -> Iterator[None]:
     ...     step_hooks_paused()
     True
     """
-    before = _paused.set(True)
-    try:
+    with set_during(_paused, True):
         yield
-    finally:
-        _paused.reset(before)
 
 
 def step_hooks_paused() -> bool:

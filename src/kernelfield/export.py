@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ._arguments import checked
-from ._export_lengths import trace
+from ._export_lengths import quiet, trace
 from ._kinds import NOT_NEGATIVE, POSITIVE, Choice, ListOf
 from ._object_kinds import TensorOf
 from ._version import __version__
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._export_lengths import Lengths
 
-__all__ = ["METADATA", "describe_export", "export_network", "open_written", "quiet_exporter", "read_metadata"]
+__all__ = ["METADATA", "describe_export", "export_network", "open_written", "read_metadata"]
 
 #: name of the metadata file inside a .pt2 file, and of the metadata property of an ONNX file
 METADATA = "kernelfield.json"
@@ -241,7 +241,7 @@ def _save_onnx(named: nn.Module, path: Path, trials: list[dict[str, Tensor]], me
     _onnxruntime()  # raises before the export if it is missing
     names = list(trials[0])
     batch = torch.export.Dim("batch")
-    with torch.no_grad(), warnings.catch_warnings(), _direct(named), quiet_exporter():
+    with torch.no_grad(), warnings.catch_warnings(), _direct(named), quiet("torch.onnx"):
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
@@ -295,17 +295,3 @@ def _direct(network: nn.Module) -> Iterator[None]:
         for layer, method in zip(layers, methods, strict=True):
             layer.method = method
             layer.unfreeze()
-
-
-@contextmanager
-def quiet_exporter() -> Iterator[None]:
-    """Silence the exporter's log messages."""
-    import logging  # noqa: PLC0415
-
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

@@ -11,7 +11,6 @@ Triton only if this module allows it.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.util
 import os
@@ -23,9 +22,11 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from .._arguments import checked
+from .._hooks import set_during
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    import contextlib
+    from collections.abc import Callable, Collection
 
     from torch import Tensor
 
@@ -101,19 +102,14 @@ def traced_fast_paths() -> bool:
     return _HAS_TRITON and _latest
 
 
-@contextlib.contextmanager
-def recorded_launches(recorded: bool = True) -> Iterator[None]:
+def recorded_launches(recorded: bool = True) -> contextlib.AbstractContextManager[None]:
     """Choose methods by their time on the device inside the ``with`` block, whose launches become a CUDA graph.
 
     >>> with recorded_launches():
     ...     launches_count()
     False
     """
-    before = _recorded.set(recorded)
-    try:
-        yield
-    finally:
-        _recorded.reset(before)
+    return set_during(_recorded, recorded)
 
 
 def launches_count() -> bool:

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from .._arguments import checked
+from .._export_lengths import quiet
 from .._hooks import with_hooks_of
 from .._kinds import NOT_NEGATIVE, POSITIVE, Choice
 from .._object_kinds import TensorOf
-from ..export import METADATA, describe_export, open_written, quiet_exporter
+from ..export import METADATA, describe_export, open_written
 from ..layers import CumulativeNorm
 from ..models.readout import Embedding, Readout
 from .causality import check_causal, convolutions, separate
@@ -281,7 +282,7 @@ def _samples(net: nn.Module, batch: int) -> Tensor:
 
 
 def _save_onnx(one: StreamStep, arguments: tuple[Tensor, ...], path: Path, described: str) -> None:
-    with quiet_exporter():
+    with quiet("torch.onnx"):
         names = list(one.states)
         program = torch.onnx.export(
             one,

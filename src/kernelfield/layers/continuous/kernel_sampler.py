@@ -18,6 +18,7 @@ from torch import Tensor
 
 from ..._arguments import checked
 from ..._checks import floats_per_axis, is_symbolic
+from ..._hooks import set_during
 from ..._kinds import POSITIVE, ListOf, PerAxis
 from ..._object_kinds import Instance, TensorOf
 from ...ops.fieldnet import sample_fields
@@ -194,11 +195,8 @@ def sampled_once() -> Iterator[None]:
     >>> first[0] is second[0]
     True
     """
-    before = _samples.set({})
-    try:
+    with set_during(_samples, {}):
         yield
-    finally:
-        _samples.reset(before)
 
 
 def remember_kernel(key: tuple[Any, ...], kernel: Tensor) -> Tensor:
