@@ -221,6 +221,7 @@ def test_compiled_networks_with_cuda_graphs(name: str) -> None:
     torch.compiler.reset()
 
 
+@pytest.mark.filterwarnings("ignore:a mask grew so fast")
 def test_masks_that_grow_are_captured_again() -> None:
     found = []
     (x, y), *_ = batches(1, shape=(1, 64))

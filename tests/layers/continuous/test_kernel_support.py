@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from unittest import mock
 
@@ -205,6 +206,7 @@ def test_buckets_are_few_and_never_too_small() -> None:
     assert len(buckets) < 40
 
 
+@pytest.mark.filterwarnings("ignore:a mask grew so fast")
 def test_delayed_sizes_lag_two_steps_and_cover_the_support() -> None:
     layer = FlexConv(1, 1, size=64, sigma=0.1)
     x = torch.randn(1, 1, 64)
@@ -334,6 +336,31 @@ def test_steps_of_compiled_code_alone_follow_late_without_waiting(monkeypatch: p
     torch.compiler.reset()
 
 
+@pytest.mark.parametrize("way", ["captured", "compiled"])
+def test_a_mask_that_outgrows_its_late_size_is_announced_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learned_size, "_waits", lambda _: True)
+    layer = FlexConv(1, 1, size=256, sigma=0.02)
+    assert layer.mask is not None
+    sigma = layer.mask.sigma
+    optimizer = torch.optim.SGD([sigma], lr=1.0)
+    delayed = DelayedSizes(layer.parameters()) if way == "captured" else None
+
+    def grow(steps: int, rate: float) -> None:
+        for _ in range(steps):
+            sigma.grad = torch.full_like(sigma, -rate)
+            with pause_step_hooks() if delayed else nullcontext():
+                optimizer.step()
+            if delayed:
+                delayed.update()
+                delayed.copy_to_host(delayed.measure())
+
+    grow(8, 0.002)  # less than the margin
+    with pytest.warns(UserWarning, match="mask grew so fast that its kernel was cut at .* samples"):
+        grow(6, 0.06)
+    grow(3, 0.06)  # once is enough
+
+
+@pytest.mark.filterwarnings("ignore:a mask grew so fast")
 def test_programs_exported_after_compiled_steps_have_whole_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing has read the masks since they grew, unless the network was put in evaluation mode."""
     monkeypatch.setattr(learned_size, "_waits", lambda _: True)

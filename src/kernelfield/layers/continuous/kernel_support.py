@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -62,6 +63,7 @@ class KernelSupport(LearnedSize):
         self.mask, self.size = mask, size
         self.steps = self.compiled_steps = size
         self._delayed = (0,) * len(size)
+        self._is_cut = False
         self.read()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> KernelSupport:
@@ -99,6 +101,21 @@ class KernelSupport(LearnedSize):
         self.steps = need
         if self.share > self.common_share:
             self.use_share(self.share)
+
+    def warn_if_cut(self, numbers: Sequence[float], compiled: bool) -> None:
+        if self._is_cut:
+            return
+        reach, steps = self.mask.reach_from(numbers), self.compiled_steps if compiled else self._delayed
+        exact = [
+            min(n, math.floor(r * n) + 1) if math.isfinite(r) else n for r, n in zip(reach, self.size, strict=True)
+        ]
+        if any(have < least for have, least in zip(steps, exact, strict=True)):
+            self._is_cut = True
+            warnings.warn(
+                f"a mask grew so fast that its kernel was cut at {tuple(steps)} of {tuple(exact)} samples for one or two "
+                "training steps: sizes are read two steps late. A lower learning rate of the masks avoids it",
+                stacklevel=2,
+            )
 
     def update_share(self, numbers: Sequence[float], slack: float) -> None:
         self.update(numbers, slack, share_only=True)

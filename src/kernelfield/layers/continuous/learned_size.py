@@ -103,6 +103,14 @@ class LearnedSize:
     def update_share(self, numbers: Sequence[float], slack: float) -> None:
         """Set the share from values of :meth:`measure` that are a few steps old, and no size that eager code uses."""
 
+    def warn_if_cut(self, numbers: Sequence[float], compiled: bool) -> None:
+        """Warn once if values of :meth:`measure`, a few steps old, show that the sizes in use were too small for them.
+
+        Args:
+            numbers: the values.
+            compiled: whether compiled code used the sizes, or a CUDA graph.
+        """
+
     def use_share(self, share: float) -> None:
         """Let compiled training steps use this share of the full size, in which all masks fit."""
         self.common_share = share
@@ -284,6 +292,8 @@ class DelayedSizes:
     def update(self) -> None:
         """Set the sizes from the copy of ``delay`` steps ago, if there is one."""
         while (found := self._copies.arrived()) is not None:
+            for size, numbers in _divided(self.sizes, found[1]):
+                size.warn_if_cut(numbers, compiled=False)
             _update_all(self.sizes, found[1], self.slack)
 
     def was_read(self) -> bool:
@@ -301,6 +311,12 @@ class DelayedSizes:
 
 def _count(numbers: Sequence[Tensor]) -> int:
     return sum([part.shape[0] for part in numbers])
+
+
+def _divided(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float]) -> list[tuple[LearnedSize, list[float]]]:
+    """Return the values that belong to each size."""
+    values = iter(flat)
+    return [(size, [next(values) for _ in range(count)]) for size, count in sizes]
 
 
 def _update_all(sizes: Sequence[tuple[LearnedSize, int]], flat: list[float], slack: float = 0.0) -> None:
@@ -341,10 +357,10 @@ def _follow_late(sizes: list[LearnedSize]) -> None:
     """Use the numbers of two steps ago for the share of compiled code, and start a copy of those of now."""
     copies = sizes[0]._late = sizes[0]._late or HostCopies()  # noqa: SLF001
     if (found := copies.arrived()) is not None:
-        measured, values = found[0], iter(found[1])
-        for size, count in measured:
-            size.update_share([next(values) for _ in range(count)], SLACK)
-        _use_common_share([size for size, _ in measured])
+        for size, values in _divided(*found):
+            size.warn_if_cut(values, compiled=True)
+            size.update_share(values, SLACK)
+        _use_common_share([size for size, _ in found[0]])
     numbers = [(size, size.measure()) for size in sizes]
     for size in sizes:
         size.is_trained = size.is_late = True
