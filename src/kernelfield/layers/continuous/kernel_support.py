@@ -112,8 +112,8 @@ class KernelSupport(LearnedSize):
         if any(have < least for have, least in zip(steps, exact, strict=True)):
             self._is_cut = True
             warnings.warn(
-                f"a mask grew so fast that its kernel was cut at {tuple(steps)} of {tuple(exact)} samples for one or two "
-                "training steps: sizes are read two steps late. A lower learning rate of the masks avoids it",
+                f"a mask grew so fast that its kernel was cut at {tuple(steps)} of {tuple(exact)} samples for one or "
+                "two training steps: sizes are read two steps late. A lower learning rate of the masks avoids it",
                 stacklevel=2,
             )
 
