@@ -15,11 +15,11 @@ from _tables import describe, number, ratio, table
 
 from kernelfield.ops.calibration.fit import Sample, expected, fit_costs
 from kernelfield.ops.calibration.shapes import KINDS, Shape, shapes_of
+from kernelfield.ops.calibration.tensor_cores import has_layout
 from kernelfield.ops.calibration.timing import least_seconds
 from kernelfield.ops.conv.cost import tensor_core_costs
 from kernelfield.ops.conv.measured import GRAPH, MODES
 from kernelfield.ops.conv.measured import SHIPPED as CONSTANTS
-from kernelfield.ops.conv.triton import obstacle
 
 __all__ = ["calibrate", "measure"]
 
@@ -78,13 +78,6 @@ def add(report: dict[str, Any], kind: str, shape: Shape, found: dict[str, Any], 
 def tables(device: torch.device) -> tuple[str, ...]:
     """Return the modes to measure."""
     return (*MODES, *(GRAPH + mode for mode in MODES)) if device.type == "cuda" else MODES
-
-
-def has_layout(shape: Shape, device: torch.device, dtype: torch.dtype) -> bool:
-    """Return whether tensor cores take this shape in the precision of the moment."""
-    x = torch.empty(shape.batch, shape.channels, *shape.lengths, dtype=dtype, device=device)
-    kernel = torch.empty(shape.kernel, dtype=dtype, device=device)
-    return obstacle(x, kernel, False, ("zero",) * len(shape.lengths)) is None
 
 
 def times(

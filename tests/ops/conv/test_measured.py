@@ -13,9 +13,10 @@ from unittest import mock
 import pytest
 import torch
 
-from kernelfield.ops import conv
+from kernelfield.ops import calibration, conv
 from kernelfield.ops.backend import recorded_launches
-from kernelfield.ops.calibration import calibrate
+from kernelfield.ops.calibration import calibrate, tensor_cores
+from kernelfield.ops.calibration.shapes import KINDS, Shape
 from kernelfield.ops.conv import measured
 from kernelfield.ops.conv.cost import Work, cheapest, seconds
 from kernelfield.ops.points.choose import COSTS, point_costs
@@ -215,6 +216,39 @@ def test_a_measurement_changes_no_result_and_no_random_number(monkeypatch: pytes
     assert result.path is not None
     assert measured.read_record(result.path, CPU) == result.costs
     assert conv(torch.ones(1, 1, 4), torch.ones(1, 1, 3)).shape == (1, 1, 4)
+
+
+def test_a_gpu_is_measured_call_by_call_and_in_graphs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With times that a GPU could have: 1 ms of launches, and a tenth of it in a graph."""
+    cuda = torch.device("cuda")
+    asked = []
+
+    def times(calls: dict[str, object], *_: object, graphs: bool = False) -> dict[str, float]:
+        asked.append(graphs)
+        return {name: (1e-4 if graphs else 1e-3) * (1.0 + (name == "fft")) for name in calls}
+
+    for module in (calibration, tensor_cores):
+        monkeypatch.setattr(module, "least_seconds", times)
+        monkeypatch.setattr(module, "MOST_ERROR", float("inf"), raising=False)
+    monkeypatch.setattr(calibration, "costs_of", lambda *_: measured.shipped_costs("cuda"))
+    monkeypatch.setattr(tensor_cores, "has_layout", lambda *_: True)
+    monkeypatch.setattr(Shape, "calls", lambda _, methods, *__: dict.fromkeys(methods))
+    result = calibration.Calibration()
+    for kind in KINDS:
+        for dtype in (torch.float32, torch.bfloat16):
+            assert "shapes" in calibration._kind_part(result, kind, cuda, dtype)(0.0)
+    assert tensor_cores.measure_tensor_cores(result.costs, cuda, 60.0).startswith("measured 1d bfloat16")
+    assert 0 < asked.count(True) <= asked.count(False)
+    measured._check(result.costs)
+    merged = measured.merged(measured.shipped_costs("cuda"), result.costs)
+    assert set(measured.shipped_costs("cuda")) <= {*merged, "machine"}
+    monkeypatch.setitem(measured._in_use, ("cuda", None), merged)
+    work = Work.of((8, 16, 256), (16, 1, 9), (4,), [False])
+    for dtype in (torch.float32, torch.bfloat16):
+        for name in ("direct", "fft", "triton", "triton, single", "triton, single, three products"):
+            eager = seconds(name, work, "cuda", True, dtype)
+            with recorded_launches():
+                assert 0 <= seconds(name, work, "cuda", True, dtype) <= eager
 
 
 def test_a_stopped_measurement_keeps_what_it_has(monkeypatch: pytest.MonkeyPatch) -> None:

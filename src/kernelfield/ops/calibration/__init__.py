@@ -132,14 +132,21 @@ def _kind_part(result: Calibration, kind: str, device: torch.device, dtype: torc
             tables = {name: [(shape, found[name]) for shape, found in samples] for name in _tables(mode, device)}
             shipped = shipped_costs(device.type)
             fits = {
-                name: {m: _fit(m, times, (shipped.get(name) or shipped[mode])[m][kind]) for m in METHODS}
+                name: {
+                    m: _fit(m, times, shipped.get(name, {}).get(m, {}).get(kind) or shipped[mode][m][kind])
+                    for m in METHODS
+                }
                 for name, times in tables.items()
             }
             worst = max(fit["error"] for found in fits.values() for fit in found.values())
             if worst > MOST_ERROR:
                 report.append(f"{mode} not kept: half of the shapes are off by {worst:.0%} or more")
                 continue
-            known = {name: {m: before[name][m][kind] for m in METHODS} for name in tables if name in before}
+            known = {
+                name: {m: before[name][m][kind] for m in METHODS if kind in before[name].get(m, {})}
+                for name in tables
+                if name in before
+            }
             old, new = (_mean_ratio(tables, mode, constants) for constants in (known, fits))
             if new > old:  # a few shapes do not determine all constants
                 report.append(f"{mode} {old:.2f}, not changed")
