@@ -19,7 +19,9 @@ __all__ = ["calibrate"]
 @app.command()
 def calibrate(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1; by default the GPU if there is one.")] = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Approximate duration of the measurement.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Approximate duration of the measurement, in seconds.")
+    ] = 60.0,
     show: Annotated[bool, typer.Option("--show", help="Print the costs in use and measure nothing.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Remove the measured costs and measure nothing.")] = False,
 ) -> None:

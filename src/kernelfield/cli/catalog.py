@@ -132,7 +132,7 @@ def list_(
             return
         if not found:
             hint = closest(pattern, summaries(what))
-            raise ValueError(f"no {what} match {pattern!r}; see kernelfield list {what}{hint}")
+            raise ValueError(f"no {what} match {pattern!r}{hint}; kernelfield list {what} shows all")
         if as_json:
             print_json(found)
             return

@@ -328,7 +328,7 @@ def errors() -> Iterator[None]:
         stop(str(error), NO_DATA)
     except ValueError as error:
         no_data = str(error).startswith("root must")
-        hint = "; --data names it, and --download fills it if `list data` says so" if no_data else ""
+        hint = "; name it with --data, and add --download to fetch missing files" if no_data else ""
         stop(str(error) + (hint if str(error).endswith("got None") else ""), NO_DATA if no_data else WRONG)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         stop(f"cannot read or write: {error}", WRONG)

@@ -136,7 +136,7 @@ def card(
     shares: Annotated[
         str, typer.Option(help="Shares of the training data on which to train too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
-    seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement, in seconds.")] = 2.0,
     folder: DataFolder = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
