@@ -19,6 +19,6 @@ ORDER = (
     "train", "predict", "test", "inspect", "export", "list", "new-recipe", "compare", "sweep", "card", "demo", "bench",
     "calibrate", "reproduce",
 )  # fmt: skip
-app.registered_commands.sort(key=lambda command: ORDER.index(command.name or command.callback.__name__))
+app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))
 
 __all__ = ["DIVERGED", "FAILED", "NO_DATA", "WRONG", "app"]

@@ -148,6 +148,8 @@ def card(
         from ..experiments.run import Run, several_runs  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
+        from ..experiments.start_from import is_weight  # noqa: PLC0415
+        from ..models.pretrained.catalog import near_weights  # noqa: PLC0415
 
         if folder is not None and not shares:
             raise ValueError(f"--data must be given only with --shares, which train on data, got {folder}")
@@ -158,6 +160,8 @@ def card(
                 f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}"
                 f"{several_runs(Path(run))}"
             )
+        if not Path(run).is_dir() and not is_weight(run):
+            raise ValueError(f"RUN must be the folder of a run or a pretrained weight, got {run}{near_weights(run)}")
         if out is not None:
             if out.exists() and not out.is_dir():
                 raise ValueError(f"--out must be a folder, new or existing, got the file {out}")

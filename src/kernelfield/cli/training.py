@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from .._arguments import declared_kinds
 from .app import Accelerator, Context, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
@@ -97,6 +98,11 @@ def train(
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from), folder, download=download)
         if devices > 1 and nodes == 1 and not is_launched():
+            for option, value in (
+                ("accelerator", accelerator),
+                ("strategy", strategy),
+            ):  # or each process would print it
+                declared_kinds(make_fabric)[option].check(option, value, {})
             # Restarts must use the same folder.
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]
             raise typer.Exit(launch([*sys.argv[1:], *given], devices, restarts))

@@ -215,7 +215,7 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals:
-                raise ValueError(f"--set must read a.b=c, got {setting!r}")
+                raise ValueError(f"--set must have the form a.b=c, such as training.epochs=50, got {setting!r}")
             pairs.append((with_section(key.strip()), parse_value(value), setting))
     if not pairs:
         return recipe
