@@ -39,7 +39,11 @@ def calibrate(
         chosen = _device(device)
         path = measured.record_path(chosen)
         known = measured.describe_device(chosen)
-        where = f"{known['device']}, {known['threads']} threads" if known["threads"] else known["device"]
+        where = (
+            f"{known['device']}, {known['threads']} thread{'s' * (known['threads'] > 1)}"
+            if known["threads"]
+            else known["device"]
+        )
         if show:
             found = None if path is None else measured.read_record(path, chosen)
             source = f"measured, {path}" if found else f"shipped, {measured.source_of(chosen.type)}"

@@ -178,4 +178,4 @@ def new_recipe(
         mapping = {**effective(chosen, network).to_dict(), "name": file.stem}
 
         write_text(file, recipe_from(mapping).to_yaml())
-        typer.echo(f"{file}: train with kernelfield train {file}")
+        typer.echo(f"wrote {file}; to train it: kernelfield train {file}")
