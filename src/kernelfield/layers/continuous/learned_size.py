@@ -101,7 +101,7 @@ class LearnedSize:
         raise NotImplementedError
 
     def update_share(self, numbers: Sequence[float], slack: float) -> None:
-        """Set the share from values of :meth:`measure` that are a few steps old, and no size that eager code uses."""
+        """Set the share of compiled code from values of :meth:`measure` that are a few steps old, and no other size."""
 
     def use_share(self, share: float) -> None:
         """Let compiled training steps use this share of the full size, in which all masks fit."""
