@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import kernelfield as kf
 from kernelfield._arguments import checked
 from kernelfield._checks import (
     check_choice,
@@ -115,3 +116,18 @@ def test_an_error_before_a_module_is_made_is_not_replaced() -> None:
 
     with pytest.raises(RuntimeError, match="no room for 3"):
         Early(3)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: kf.CCNN(1, 2, size=16, chanels=4), "CCNN takes no argument 'chanels'; the closest is 'channels'"),
+        (lambda: kf.FlexTCN(1, 2, size=16, chanels=4), "FlexTCN takes no argument 'chanels'"),
+        (lambda: kf.GCNN(1, 2, chanels=4), "GCNN takes no argument 'chanels'"),
+        (lambda: kf.CCNN(1, 2, size=16, kernel_dropuot=0.1), "the closest is 'kernel_dropout'"),
+        (lambda: kf.CKConv(1, 2), "size must be given for CKConv"),
+    ],
+)
+def test_a_constructor_names_itself_for_options_that_it_passes_on(build: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
+        build()

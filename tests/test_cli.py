@@ -74,7 +74,7 @@ def test_the_demo_prints_what_train_prints(tmp_path: Path, monkeypatch: pytest.M
     assert "choose another folder with --out" in call("demo", "--out", tmp_path / "demo", code=WRONG)
 
 
-def test_test(run: Path) -> None:
+def test_the_command_test_reports_each_change_of_the_samples(run: Path) -> None:
     output = call("test", run, "--step", "2", "--step", "0.5", "--drop", "0.3")
     assert [line.split("  ")[0] for line in output.splitlines()][-3:] == ["step 2.0", "step 0.5", "drop 0.3"]
     found = json.loads(call("test", run, "--json"))
@@ -137,13 +137,13 @@ def test_the_report_shows_accuracy_while_the_input_arrives(run: Path) -> None:
     assert "received share of the input" in (run / "report.html").read_text()
 
 
-def test_inspect(run: Path) -> None:
+def test_inspect_describes_the_layers_of_a_run(run: Path) -> None:
     assert "stem.depthwise" in call("inspect", run)
     assert json.loads(call("inspect", run, "--json"))["status"] == "done"
     assert "recipe.yaml in it" in call("inspect", run.parent, code=NO_DATA)
 
 
-def test_predict(run: Path, tmp_path: Path) -> None:
+def test_predict_reads_arrays_and_tables(run: Path, tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.random.default_rng(0).normal(size=(3, 1, 64)))
     assert len(call("predict", run, tmp_path / "x.npy").splitlines()) == 3
     sample = digits(8, sequence=True).test
@@ -171,7 +171,7 @@ def test_export(run: Path, to: str) -> None:
     assert (run / f"network.{to}").exists()
 
 
-def test_lists() -> None:
+def test_list_shows_networks_data_and_recipes() -> None:
     assert "ccnn_4_140" in call("list", "models")
     assert "smnist" in call("list", "data")
     assert set(json.loads(call("list", "recipes", "ch03-smnist-ccnn*", "--json"))) == {

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 import torch
+import typer
 
 from kernelfield.cli import DIVERGED, FAILED, NO_DATA, WRONG
 from kernelfield.cli.common import INTERRUPTED, errors, stop_after_step
@@ -129,6 +130,16 @@ def test_an_unexpected_error_is_a_line(folder: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("KERNELFIELD_DEBUG", "1")
     with pytest.raises(AssertionError, match="a fault"):
         call("test", folder / "run")
+
+
+@pytest.mark.parametrize("error", [MemoryError("x is large"), torch.OutOfMemoryError("CUDA is full. Now. And then.")])
+def test_an_error_about_memory_says_what_needs_less(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(typer.Exit) as stopped, errors():
+        raise error
+    assert stopped.value.exit_code == FAILED
+    line = capsys.readouterr().err
+    assert "--set training.batch" in line
+    assert "And then" not in line
 
 
 def test_the_guide_lists_the_codes() -> None:
@@ -255,6 +266,18 @@ def test_errors_name_what_was_wrong(folder: Path, monkeypatch: pytest.MonkeyPatc
         (("reproduce", "ch02-adding-100", "--folds", "0,0"), WRONG, "folds must be different ints, got '0,0'"),
         (("--import", "", "list", "data"), WRONG, "--import must be"),
         (("compare", "run", "missing"), NO_DATA, "folders must be folders of runs, got missing"),
+        (("train", "digits", "--set", "epochs"), WRONG, "--set must have the form a.b=c"),
+        (("train", "digits", "--set", "trainign.epochs=3"), WRONG, "the closest is 'training'"),
+        (("train", "digits", "--set", "foo.bar=3"), WRONG, "sections are data,"),
+        (("train", "digits", "--devices", "2", "--strategy", "foo"), WRONG, "kernelfield: strategy must be one of"),
+        (("test", "missing"), NO_DATA, "got missing, which does not exist"),
+        (("predict", "run", "*.none"), NO_DATA, "got none in *.none; readable are .npy"),
+        (("reproduce", "1"), WRONG, "chapter must be one with recipes (2, 3, 4, 5, 6"),
+        (
+            ("card", "flextcn_2.smnis"),
+            WRONG,
+            "RUN must be the folder of a run or a pretrained weight, got flextcn_2.smnis",
+        ),
         (("card", "."), NO_DATA, "RUN must be a folder with a recipe.yaml in it"),
     ):
         assert message in call(*command, code=code)

@@ -7,6 +7,8 @@ import functools
 import json
 from pathlib import Path
 
+import pytest
+
 import kernelfield
 from kernelfield.data.registry import _ENTRIES
 from tests.fresh_process import run_module
@@ -156,3 +158,10 @@ def test_core_and_data_need_torch_and_numpy_alone() -> None:
     ours = [name for name, entry in _ENTRIES.items() if str(entry.make.__module__).startswith("kernelfield.data.sets.")]
     assert data == {"names": sorted(ours), "loaded": "adding"}  # other tests register more in this process
     assert "yaml" in extra["error"]  # the extras are really missing there
+
+
+def test_a_name_of_another_module_is_found() -> None:
+    with pytest.raises(AttributeError, match=r"kernelfield\.groups\.Cyclic"):
+        _ = kernelfield.Cyclic
+    with pytest.raises(AttributeError, match="the closest is 'GroupConv'"):
+        _ = kernelfield.GroupConvolution

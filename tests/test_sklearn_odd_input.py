@@ -75,7 +75,7 @@ class TestSamples:
             wanted = make().fit(rows, CLASSES).predict_proba(rows)
             np.testing.assert_array_equal(make().fit(objects, CLASSES).predict_proba(objects), wanted)
 
-    def test_tensors(self, make: Any) -> None:
+    def test_tensors_are_read_like_arrays(self, make: Any) -> None:
         fitted = make().fit(series(), CLASSES)
         wanted = fitted.predict_proba(series())
         tensor = torch.from_numpy(series())

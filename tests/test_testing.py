@@ -56,18 +56,18 @@ def image() -> torch.Tensor:
 
 
 class TestEquivariance:
-    def test_protocol(self) -> None:
+    def test_a_group_has_elements_and_an_action(self) -> None:
         assert isinstance(Rotations(), SignalGroup)
         assert not isinstance(object(), SignalGroup)
 
-    def test_right_models(self, image: torch.Tensor) -> None:
+    def test_models_with_the_property_pass(self, image: torch.Tensor) -> None:
         assert_equivariant(torch.relu, Rotations(), image)
         assert_equivariant(lift, Rotations(), image)
         assert_equivariant(lambda x: (lift(x), "elements"), Rotations(), image)
         assert_equivariant(lambda x: x.amax(dim=(-2, -1)), Rotations(), image, invariant=True)
         assert equivariance_error(lift, Rotations(), image) < 1e-6
 
-    def test_wrong_models(self, image: torch.Tensor) -> None:
+    def test_models_without_the_property_fail(self, image: torch.Tensor) -> None:
         with pytest.raises(AssertionError, match=r"not equivariant to element 1: differs by .* at \(\d, 0, \d, \d\)"):
             assert_equivariant(lambda x: x.cumsum(-1), Rotations(), image)
         with pytest.raises(AssertionError, match="not invariant to element 1"):
@@ -185,14 +185,14 @@ class TestEquivariance:
 
 
 class TestCausality:
-    def test_right_models(self) -> None:
+    def test_models_with_the_property_pass(self) -> None:
         x = torch.randn(2, 3, 12)
         conv = nn.Conv1d(3, 4, 5)
         assert_causal(lambda x: conv(nn.functional.pad(x, (4, 0))), x)
         assert_causal(lambda x: x.cumsum(-1), x, atol=0)
 
     @pytest.mark.parametrize("lead", [1, 3, 11])
-    def test_wrong_models(self, lead: int) -> None:
+    def test_models_without_the_property_fail(self, lead: int) -> None:
         with pytest.raises(AssertionError, match="the output at time 0 changes by"):
             assert_causal(lambda x: x + x.roll(-lead, -1), torch.randn(1, 2, 12))
 
@@ -254,7 +254,7 @@ class TestCausality:
 
 class TestTranslation:
     @pytest.mark.parametrize("shift", [0, 1, -4, 9])
-    def test_right_models(self, shift: int) -> None:
+    def test_models_with_the_property_pass(self, shift: int) -> None:
         x = torch.randn(1, 2, 9)
         padded = nn.Sequential(nn.Conv1d(2, 3, 5, padding=2), nn.ReLU(), nn.Conv1d(3, 2, 5, padding=2))
         assert_translation_equivariant(padded, x, shift)
@@ -267,7 +267,7 @@ class TestTranslation:
             assert_translation_equivariant(lambda x: x * torch.arange(x.shape[-1]), x, (0, 1))
         assert_translation_equivariant(lambda x: x * torch.arange(x.shape[-1]), x, (1, 0))
 
-    def test_wrong_models(self) -> None:
+    def test_models_without_the_property_fail(self) -> None:
         x = torch.randn(1, 2, 9)
         with pytest.raises(AssertionError, match=re.escape("not equivariant to a shift of (3,)")):
             assert_translation_equivariant(lambda x: x + torch.arange(x.shape[-1]), x, 3)
@@ -301,7 +301,7 @@ def integral(x: torch.Tensor, step: Any) -> torch.Tensor:
 
 class TestResolution:
     @pytest.mark.parametrize("step", [1, 2, 3, 0.5, 0.4, 0.37, 2.5])
-    def test_right_models(self, step: float) -> None:
+    def test_models_with_the_property_pass(self, step: float) -> None:
         assert_resolution_consistent(integral, smooth, shape=[80], steps=[step], rtol=0.05, border=1)
         assert_resolution_consistent(lambda x, step: x, smooth, shape=[80], steps=[step], rtol=1e-5)
 
@@ -361,7 +361,7 @@ class TestResolution:
 
 
 class TestCompilation:
-    def test_right_models(self) -> None:
+    def test_models_with_the_property_pass(self) -> None:
         model = nn.Sequential(nn.Conv1d(2, 3, 3), nn.BatchNorm1d(3), nn.Dropout(0.5))
         assert_compiles(model, torch.randn(4, 2, 9, requires_grad=True))
         assert (model[1].running_mean == 0).all()
@@ -401,7 +401,7 @@ class Affine(nn.Module):
 class TestExport:
     dynamic = ({1: torch.export.Dim("length")},)
 
-    def test_right_models(self) -> None:
+    def test_models_with_the_property_pass(self) -> None:
         others = [(torch.randn(1, n),) for n in (4, 9)]
         assert_exports(lambda x: x.cumsum(-1), (torch.randn(1, 5),), self.dynamic, others)
         model = nn.Sequential(nn.ReLU())
@@ -420,7 +420,7 @@ class TestExport:
 
 
 class TestState:
-    def test_right_models(self) -> None:
+    def test_models_with_the_property_pass(self) -> None:
         assert_state_dict_round_trip(lambda: Affine(persistent=True), torch.randn(3))
 
     def test_a_tensor_outside_the_state_fails(self) -> None:

@@ -1,4 +1,4 @@
-"""Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lives."""
+"""Layers and networks whose kernels are fields: continuous functions, sampled wherever the data lies."""
 
 from __future__ import annotations
 
@@ -145,9 +145,23 @@ def __getattr__(name: str) -> Any:
     if name in ("data", "parallel"):  # slow to import: many files, and torch.distributed
         return import_module(f".{name}", __name__)
     if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_hint(name)}")
     value = globals()[name] = getattr(import_module(f".{_LATER[name]}", __name__), name)
     return value
+
+
+def _hint(name: str) -> str:
+    """Return where a name is that is not here, or the closest name.
+
+    >>> _hint("SIREN"), _hint("GroupConvolution"), _hint("__path__")
+    ('; it is kernelfield.fields.SIREN', "; the closest is 'GroupConv'", '')
+    """
+    from ._checks import closest  # noqa: PLC0415
+
+    if name.startswith("_"):
+        return ""
+    places = [part.__name__ for part in (fields, groups, layers, masks, models, ops) if name in part.__all__]
+    return f"; it is {places[0]}.{name}" if places else closest(name, __all__)
 
 
 def load_run(

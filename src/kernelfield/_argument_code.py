@@ -84,7 +84,7 @@ def compile_wrapper(
         f"            {checker}({given})",
         "        try:",
         f"            return {wrapped}({passed})",
-        "        except (RuntimeError, MemoryError) as _error_:",
+        "        except (RuntimeError, MemoryError, TypeError) as _error_:",
         f"            _explained_ = {explainer}(_error_, {given})",
         "            if _explained_ is None:",
         "                raise",

@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from ._argument_code import compile_wrapper
+from ._checks import closest
 from ._kinds import ANY, BOOL, DIM, FINITE, PATH, SEED, Int, Kind, ListOf, PerAxis, shown
 from ._object_kinds import (
     CALLABLE,
@@ -153,7 +154,8 @@ def checked(**kinds: Kind) -> Callable[[Function], Function]:
 
         def explain(error: Exception, passed: dict[str, Any]) -> Exception | None:
             chosen = {name: v for name, v in passed.items() if v is not defaults.get(name, _MISSING)}
-            return _explain(error, function, chosen)
+            explained = _explain_names if isinstance(error, TypeError) else _explain
+            return explained(error, function, chosen)
 
         compiled: list[Callable[..., Any]] = []
 
@@ -326,6 +328,27 @@ def _explain(error: Exception, function: Callable[..., Any], passed: Mapping[str
             return TypeError(f"{name} must have the dtype of {owner}, {like.dtype}, got {value.dtype}")
     if like.is_meta:
         return ValueError(f"{owner} must be on a device that holds data, got meta")
+    return None
+
+
+def _explain_names(error: Exception, function: Callable[..., Any], passed: Mapping[str, Any]) -> TypeError | None:
+    """Return an error about an unknown or a missing argument that names the class which the user called.
+
+    A constructor passes its ``**options`` on, so the class that misses or refuses an argument is often another one.
+    """
+    text = str(error)
+    owner, _, method = function.__qualname__.rpartition(".")
+    if method != "__init__":
+        return None
+    known = [name for name in inspect.signature(function).parameters if name != "self"]
+    if unknown := re.search(r"(?:takes no|unexpected keyword) argument '(\w+)'", text):
+        suggested = re.findall(r"'(\w+)'", text[unknown.end() :])
+        if unknown[1] in passed and unknown[1] not in known and (hint := closest(unknown[1], [*known, *suggested])):
+            return TypeError(f"{owner} takes no argument {unknown[1]!r}{hint}")
+    if missing := re.search(r"\(\) missing \d+ required [\w-]+ arguments?: (.*)", text):
+        names = re.findall(r"'(\w+)'", missing[1])
+        if set(names) <= set(known) - set(passed):
+            return TypeError(f"{' and '.join(names)} must be given for {owner}")
     return None
 
 

@@ -66,7 +66,7 @@ class FieldContract:
 
     @pytest.mark.parametrize("dim", [1, 2, 3])
     @pytest.mark.parametrize("leading", [(), (5,), (2, 3), (2, 1, 3), (0,)], ids=str)
-    def test_shape(self, dim: int, leading: tuple[int, ...]) -> None:
+    def test_values_have_the_leading_axes_of_the_coordinates(self, dim: int, leading: tuple[int, ...]) -> None:
         values = self.build(dim, 4)(self.coords(*leading, dim))
         assert values.shape == (*leading, 4)
         assert values.isfinite().all()

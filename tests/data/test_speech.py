@@ -39,7 +39,7 @@ def clips(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_raw(clips: Path) -> None:
+def test_raw_clips_of_another_length_are_left_out(clips: Path) -> None:
     data = speech_commands(clips, shares=(0.5, 0.25, 0.25))
     assert [len(s) for s in (data.train, data.validation, data.test)] == [20, 10, 10]  # the short ones are left out
     assert torch.bincount(data.test.target).tolist() == [1] * 10

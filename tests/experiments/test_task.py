@@ -82,7 +82,7 @@ def test_part_iou_is_reported_where_the_data_know_parts() -> None:
         Meter("language", 5, parts=parts)
 
 
-def test_other_losses() -> None:
+def test_losses_of_other_tasks_are_those_of_torch() -> None:
     prediction = torch.randn(2, 3)
     torch.testing.assert_close(
         task_loss("multilabel", prediction, batch_of(torch.ones(2, 3))),

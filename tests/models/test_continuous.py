@@ -179,7 +179,7 @@ PUBLISHED = [
 
 
 @pytest.mark.parametrize(("name", "arguments", "published", "count", "note"), PUBLISHED)
-def test_parameters(name: str, arguments: dict[str, Any], published: str, count: int, note: str) -> None:
+def test_parameter_counts(name: str, arguments: dict[str, Any], published: str, count: int, note: str) -> None:
     assert count_parameters(create_model(name, **arguments)) == count
 
 

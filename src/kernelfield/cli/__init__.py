@@ -14,4 +14,11 @@ from . import calibration, catalog, comparing, runs, training  # noqa: F401 (eac
 from .app import app
 from .common import DIVERGED, FAILED, NO_DATA, WRONG
 
+#: commands in the order of ``kernelfield --help``: what users need first comes first
+ORDER = (
+    "train", "predict", "test", "inspect", "export", "list", "new-recipe", "compare", "sweep", "card", "demo", "bench",
+    "calibrate", "reproduce",
+)  # fmt: skip
+app.registered_commands.sort(key=lambda c: ORDER.index(c.name or getattr(c.callback, "__name__", "")))
+
 __all__ = ["DIVERGED", "FAILED", "NO_DATA", "WRONG", "app"]

@@ -26,7 +26,11 @@ __all__ = [
     "app",
 ]
 
-app = typer.Typer(help="Networks whose kernels are continuous fields.", no_args_is_help=True, add_completion=False)
+app = typer.Typer(
+    help="Train and use networks whose kernels are continuous functions. To try it: kernelfield train",
+    no_args_is_help=True,
+    add_completion=False,
+)
 
 Settings = Annotated[
     Optional[list[str]],  # noqa: UP045
@@ -38,12 +42,13 @@ Settings = Annotated[
 ]
 DataFolder = Annotated[
     Optional[Path],  # noqa: UP045
-    typer.Option("--data", help="Folder or file of the data of a recipe or of a named data set."),
+    typer.Option("--data", help="Folder or file that holds the data of a recipe or of a named data set."),
 ]
 NewData = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        "--data", help="New data to use instead of the run's; or, for a registered data set, the folder of its files."
+        "--data",
+        help="New data to test on, in place of those of the run; for a named data set, the folder of its files.",
     ),
 ]
 Download = Annotated[
@@ -53,7 +58,7 @@ Out = Annotated[Optional[Path], typer.Option(help="Folder of the run; by default
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Log = Annotated[
     Optional[list[str]],  # noqa: UP045
-    typer.Option("--log", help="Also log to csv, tensorboard or wandb; may be given several times."),
+    typer.Option("--log", help="Log to csv, tensorboard or wandb too; may be given several times."),
 ]
 Accelerator = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Seeds = Annotated[int, typer.Option(min=1, help="Seeds to train side by side; the result is their mean.")]
@@ -61,7 +66,7 @@ Synthetic = Annotated[
     bool, typer.Option("--synthetic", help="Train on synthetic data of the right shape, to try the command.")
 ]
 Context = Annotated[
-    int, typer.Option(min=1, help="Number of processes that share every sample, each with a slab of it.")
+    int, typer.Option(min=1, help="Number of processes that share every sample; each holds a part of it.")
 ]
 Select = Annotated[
     Optional[str],  # noqa: UP045

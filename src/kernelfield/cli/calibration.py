@@ -19,7 +19,9 @@ __all__ = ["calibrate"]
 @app.command()
 def calibrate(
     device: Annotated[str, typer.Option(help="cpu, cuda or cuda:1; by default the GPU if there is one.")] = "auto",
-    seconds: Annotated[float, typer.Option(min=0.1, max=3600, help="Approximate duration of the measurement.")] = 60.0,
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Approximate duration of the measurement, in seconds.")
+    ] = 60.0,
     show: Annotated[bool, typer.Option("--show", help="Print the costs in use and measure nothing.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Remove the measured costs and measure nothing.")] = False,
 ) -> None:
@@ -37,7 +39,11 @@ def calibrate(
         chosen = _device(device)
         path = measured.record_path(chosen)
         known = measured.describe_device(chosen)
-        where = f"{known['device']}, {known['threads']} threads" if known["threads"] else known["device"]
+        where = (
+            f"{known['device']}, {known['threads']} thread{'s' * (known['threads'] > 1)}"
+            if known["threads"]
+            else known["device"]
+        )
         if show:
             found = None if path is None else measured.read_record(path, chosen)
             source = f"measured, {path}" if found else f"shipped, {measured.source_of(chosen.type)}"

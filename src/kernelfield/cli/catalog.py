@@ -132,7 +132,7 @@ def list_(
             return
         if not found:
             hint = closest(pattern, summaries(what))
-            raise ValueError(f"no {what} match {pattern!r}; see kernelfield list {what}{hint}")
+            raise ValueError(f"no {what} match {pattern!r}{hint}; kernelfield list {what} shows all")
         if as_json:
             print_json(found)
             return
@@ -178,4 +178,4 @@ def new_recipe(
         mapping = {**effective(chosen, network).to_dict(), "name": file.stem}
 
         write_text(file, recipe_from(mapping).to_yaml())
-        typer.echo(f"{file}: train with kernelfield train {file}")
+        typer.echo(f"wrote {file}; to train it: kernelfield train {file}")

@@ -52,6 +52,7 @@ __all__ = [
 FAILED, WRONG, NO_DATA, DIVERGED, INTERRUPTED = 1, 2, 3, 4, 130
 #: environment variable that makes unexpected errors show their traceback
 DEBUG = "KERNELFIELD_DEBUG"
+_LESS_MEMORY = "in a training, a smaller --set training.batch=… or --set training.precision=bf16 needs less"
 
 
 def is_data(name: str) -> bool:
@@ -328,17 +329,19 @@ def errors() -> Iterator[None]:
         stop(str(error), NO_DATA)
     except ValueError as error:
         no_data = str(error).startswith("root must")
-        hint = "; --data names it, and --download fills it if `list data` says so" if no_data else ""
+        hint = "; name it with --data, and add --download to fetch missing files" if no_data else ""
         stop(str(error) + (hint if str(error).endswith("got None") else ""), NO_DATA if no_data else WRONG)
     except (FileExistsError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
         stop(f"cannot read or write: {error}", WRONG)
     except OSError as error:
         stop(str(error), FAILED)
     except MemoryError as error:
-        stop(f"out of memory: {error}", FAILED)
+        stop(f"out of memory: {error}; {_LESS_MEMORY}", FAILED)
     except Exception as error:
         if type(error).__name__ in ("NonFiniteLoss", "NonFiniteOutputs"):
             stop(str(error), DIVERGED)
         if isinstance(error, (typer.Exit, typer.Abort, typer.BadParameter)) or os.environ.get(DEBUG):
             raise
+        if type(error).__name__ == "OutOfMemoryError":  # torch's, for a GPU; its further sentences are for developers
+            stop(f"{'. '.join(str(error).split('. ')[:2])}; {_LESS_MEMORY}", FAILED)
         stop(f"unexpected {type(error).__name__}: {error} ({DEBUG}=1 shows the traceback)", FAILED)

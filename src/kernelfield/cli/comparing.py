@@ -136,7 +136,7 @@ def card(
     shares: Annotated[
         str, typer.Option(help="Shares of the training data on which to train too, such as 0.05,0.1,0.25,0.5.")
     ] = "",
-    seconds: Annotated[float, typer.Option(help="Duration of each measurement.")] = 2.0,
+    seconds: Annotated[float, typer.Option(help="Duration of each measurement, in seconds.")] = 2.0,
     folder: DataFolder = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,
@@ -148,6 +148,8 @@ def card(
         from ..experiments.run import Run, several_runs  # noqa: PLC0415
         from ..experiments.run_files import read_json  # noqa: PLC0415
         from ..experiments.shares import train_on_shares  # noqa: PLC0415
+        from ..experiments.start_from import is_weight  # noqa: PLC0415
+        from ..models.pretrained.catalog import near_weights  # noqa: PLC0415
 
         if folder is not None and not shares:
             raise ValueError(f"--data must be given only with --shares, which train on data, got {folder}")
@@ -158,6 +160,8 @@ def card(
                 f"RUN must be a folder with a recipe.yaml in it, or a pretrained weight, got {run}"
                 f"{several_runs(Path(run))}"
             )
+        if not Path(run).is_dir() and not is_weight(run):
+            raise ValueError(f"RUN must be the folder of a run or a pretrained weight, got {run}{near_weights(run)}")
         if out is not None:
             if out.exists() and not out.is_dir():
                 raise ValueError(f"--out must be a folder, new or existing, got the file {out}")

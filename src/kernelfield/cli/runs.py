@@ -17,9 +17,14 @@ __all__ = ["export", "inspect", "predict"]
 @app.command("test")
 def _test(
     run: RunFolder,
-    step: Annotated[Optional[list[float]], typer.Option(help="Sampling step, in training steps.")] = None,  # noqa: UP045
-    drop: Annotated[Optional[list[float]], typer.Option(help="Share of positions to drop.")] = None,  # noqa: UP045
-    turn: Annotated[Optional[list[float]], typer.Option(help="Degrees by which to rotate images.")] = None,  # noqa: UP045
+    step: Annotated[
+        list[float] | None,
+        typer.Option(help="Test at this sampling step, in training steps: 2 keeps every second sample."),
+    ] = None,
+    drop: Annotated[
+        list[float] | None, typer.Option(help="Test with this share of the positions missing, such as 0.3.")
+    ] = None,
+    turn: Annotated[Optional[list[float]], typer.Option(help="Test on images rotated by this many degrees.")] = None,  # noqa: UP045
     folder: NewData = None,
     split: Annotated[str, typer.Option(help="With --data: all samples, or only their test split.")] = "all",
     select: Select = None,
@@ -28,7 +33,8 @@ def _test(
 ) -> None:
     """Test a trained network, also at another resolution, with missing positions or on rotated images.
 
-    With --data, test it on all samples of your own new data.
+    --step, --drop and --turn may be given several times, for one test each. With --data, all samples of your own new
+    data are test samples.
     """
     with errors():
         from ..experiments.finished_run import run_test  # noqa: PLC0415
@@ -115,7 +121,7 @@ def predict(
 ) -> None:
     """Predict with a trained network: a class and its probability, or values, one line per sample.
 
-    The training data are not needed.
+    The training data are not needed, except by a run that does not store its preprocessing: name them with --data.
     """
     with errors():
         from ..experiments.predict import TrainedRun, find_files  # noqa: PLC0415

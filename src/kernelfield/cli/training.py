@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Optional
 
 import typer
 
+from .._arguments import declared_kinds
 from .app import Accelerator, Context, DataFolder, Download, Json, Log, Out, Seeds, Settings, Synthetic, app
 from .common import (
     FAILED,
@@ -97,6 +98,11 @@ def train(
             recipe, out, folder = _continued(recipe, out, folder, changes)
         chosen, data = recipe_and_data(recipe, model, changes, start_of(start_from), folder, download=download)
         if devices > 1 and nodes == 1 and not is_launched():
+            for option, value in (
+                ("accelerator", accelerator),
+                ("strategy", strategy),
+            ):  # or each process would print it
+                declared_kinds(make_fabric)[option].check(option, value, {})
             # Restarts must use the same folder.
             given = [] if out is not None else ["--out", str(fresh_folder(Path("runs") / chosen.name))]
             raise typer.Exit(launch([*sys.argv[1:], *given], devices, restarts))
@@ -160,11 +166,11 @@ def _continued(name: str, out: Path | None, folder: Path | None, changes: list[s
 
 @app.command()
 def demo(
-    out: Out = None,
+    out: Annotated[Optional[Path], typer.Option(help="Folder of the run; by default runs/demo, if it is new.")] = None,  # noqa: UP045
     epochs: Annotated[Optional[int], typer.Option(min=1, help="Passes over the training digits.")] = None,  # noqa: UP045
     seed: Annotated[Optional[int], typer.Option(help="Seed of the training.")] = None,  # noqa: UP045
 ) -> None:
-    """Train on the bundled digits and test at half the resolution; short for train digits --out runs/demo."""
+    """Train on the bundled digits and test at half the resolution, on the CPU."""
     from ..experiments.run import fresh_folder  # noqa: PLC0415
 
     folder = fresh_folder(Path("runs") / "demo") if out is None else out
@@ -235,7 +241,7 @@ def reproduce(
 @app.command()
 def bench(
     recipe: Annotated[str, typer.Argument(help="A recipe's name or file.")] = "digits",
-    seconds: Annotated[float, typer.Option(help="Duration of the measurement.")] = 5.0,
+    seconds: Annotated[float, typer.Option(help="Duration of the measurement, in seconds.")] = 5.0,
     settings: Settings = None,
     accelerator: Accelerator = "auto",
     as_json: Json = False,

@@ -297,11 +297,13 @@ def compare_size(batch: Batch, data: Data, file: str = "", *, padded: bool = Fal
     size = "×".join(map(str, wanted))
     whose = f"samples{' of ' + file if file else ''}"
     if len(wanted) == 1:
-        said = f"{whose} have length {found}, and those of the run {size}; without a step (step=, --step or data.step)"
-        warnings.warn(f"{said}, they count as sampled at the rate of training", stacklevel=4)
+        said = (
+            f"{whose} have length {found}, and those of the run {size}. They count as sampled at the rate of training"
+        )
+        warnings.warn(f"{said}; if they are not, give their sampling step (step=, --step or data.step)", stacklevel=4)
     else:
-        said = f"{whose} have size {found}, and those of the run {size}; without a step, pixels count as equally far"
-        warnings.warn(f"{said} apart. Resize them, or give their step", stacklevel=4)
+        said = f"{whose} have size {found}, and those of the run {size}. Their pixels count as equally far apart"
+        warnings.warn(f"{said}; if they are not, resize them or give their sampling step", stacklevel=4)
     return True
 
 

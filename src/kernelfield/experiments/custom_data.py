@@ -278,7 +278,7 @@ def check_network(recipe: Recipe, data: Data) -> Recipe:
                 task.meter("cpu").update(task(batch), batch)
     except (ArithmeticError, AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         shape = "×".join(map(str, data.size))
-        kind = f"{data.task} of {data.in_channels} channels, size {shape}"
+        kind = f"{data.task} of {data.in_channels} channel{'s' * (data.in_channels > 1)}, size {shape}"
         kind += ", at points" if data.train.coords is not None else ""
         raise ValueError(f"model must be able to train on these data ({kind}), got {name!r}: {error}") from error
     check_effects(recipe, network, data)

@@ -333,7 +333,9 @@ def find_files(source: str | Path | Sequence[str | Path]) -> list[Path]:
     else:
         return [path]
     if not found:
-        raise FileNotFoundError(f"file must stand for readable files ({', '.join(ENDINGS)}), got none in {source}")
+        raise FileNotFoundError(
+            f"file must name at least one readable file, got none in {source}; readable are {', '.join(ENDINGS)}"
+        )
     return found
 
 

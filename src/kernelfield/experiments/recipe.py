@@ -215,7 +215,7 @@ def with_settings(recipe: Recipe, settings: list[str] | dict[str, Any]) -> Recip
         for setting in settings:
             key, equals, value = setting.partition("=")
             if not equals:
-                raise ValueError(f"--set must read a.b=c, got {setting!r}")
+                raise ValueError(f"--set must have the form a.b=c, such as training.epochs=50, got {setting!r}")
             pairs.append((with_section(key.strip()), parse_value(value), setting))
     if not pairs:
         return recipe
@@ -280,7 +280,8 @@ def _assign(mapping: dict[str, Any], key: str, value: Any, setting: str) -> None
     for part in path:
         if not isinstance(inner.get(part), dict):
             if part in inner or inner is mapping:
-                hint = closest(part, [k for k, v in inner.items() if isinstance(v, dict)])
+                sections = [k for k, v in inner.items() if isinstance(v, dict)]
+                hint = closest(part, sections) or f"; sections are {', '.join(sections)}"
                 raise ValueError(f"--set {setting}: {part!r} is not a section of a recipe{hint}")
             inner[part] = {}
         inner = inner[part]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
@@ -46,7 +47,8 @@ def recipes_of(what: str) -> list[str]:
     if what.isdigit():
         names = [n for n in list_recipes() if n.startswith(f"ch{int(what):02d}-")]
         if not names:
-            raise ValueError(f"chapter must be one with recipes, got {what}")
+            chapters = sorted({int(n[2:4]) for n in list_recipes() if re.match(r"ch\d\d-", n)})
+            raise ValueError(f"chapter must be one with recipes ({', '.join(map(str, chapters))}), got {what}")
         return names
     names = list_recipes(what)
     return names or [find_recipe(what).name]

@@ -153,7 +153,8 @@ class Run:
         """Return the recipe with all settings."""
         if not self.exists:
             raise FileNotFoundError(
-                f"run must be a folder with a recipe.yaml in it, got {self.folder}{several_runs(self.folder)}"
+                f"run must be a folder with a recipe.yaml in it, got {self.folder}"
+                f"{several_runs(self.folder) if self.folder.exists() else ', which does not exist'}"
             )
         path = self.path("recipe.yaml")
         text, mark, expected = recipe_text(path).rpartition(_CHECKSUM)

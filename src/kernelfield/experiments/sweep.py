@@ -79,7 +79,7 @@ def read_over(over: Sequence[str]) -> Choices:
     for text in over:
         key, equals, values = text.partition("=")
         if not equals or not key.strip() or not values.strip():
-            raise ValueError(f"--over must read a.b=v1,v2 or a.b=low:high, got {text!r}")
+            raise ValueError(f"--over must have the form a.b=v1,v2 or a.b=low:high, such as lr=0.01,0.03, got {text!r}")
         key = with_section(key.strip())
         if key in found:
             raise ValueError(f"--over must name each setting once, got {key!r} twice")

@@ -105,8 +105,8 @@ def in_time_order(
     """Return values, mask and sampling arguments sorted by time, and the order.
 
     Samples at the same time keep their order. Unseen samples come last, so the statistics of seen samples do not
-    include them. (With a cumulative norm, outputs at unseen samples depend on all samples.) For samples on a grid, and
-    for arguments that do not fit together and that the layers will reject, nothing changes and the order is None.
+    include them. (With a cumulative norm, outputs at unseen samples depend on all samples.) Nothing changes, and the
+    order is None, for samples on a grid and for arguments that do not fit together, which the layers will reject.
 
     Args:
         x: (batch, channels, points) values.

@@ -31,7 +31,7 @@ _RULES = {
     "training": "the mode, training or evaluation, must be the same on all processes",
     "grad": "torch.is_grad_enabled() must be the same on all processes",
     "step": "step must be the same on all processes",
-    "random": "the random state must be the same on all processes of a context group; use one seed",
+    "random": "the random state must be the same on all processes of a context group; call torch.manual_seed(seed)",
 }
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int32)
 

@@ -55,7 +55,7 @@ def test_a_layer_copies_its_mask_and_follows_the_copy() -> None:
 
 
 @pytest.mark.parametrize("block", ["ccnn", "resnet"])
-def test_networks(block: str) -> None:
+def test_each_layer_of_a_network_has_its_own_mask(block: str) -> None:
     net = CCNN(1, 2, dim=2, size=8, channels=3, blocks=2, block=block, mask=Tent(2, 0.5))
     masks = [m.mask for m in net.modules() if isinstance(m, ContinuousConv)]
     assert all(isinstance(mask, Tent) for mask in masks)

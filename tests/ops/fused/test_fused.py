@@ -194,7 +194,7 @@ def test_map_and_activation(
 
 @settings(max_examples=10)
 @given(b=st.integers(1, 3), i=st.integers(1, 9), o=st.integers(1, 9), n=st.integers(1, 20))
-def test_maps(b: int, i: int, o: int, n: int) -> None:
+def test_maps_of_channels_equal_an_einsum(b: int, i: int, o: int, n: int) -> None:
     x, w = (torch.randn(s, dtype=torch.float64, requires_grad=True) for s in ((b, i, n), (o, i)))
     torch.testing.assert_close(map_channels(x, w), torch.einsum("oi,bin->bon", w, x))
     torch.autograd.gradcheck(map_channels, (x, w))

@@ -77,7 +77,7 @@ def compare_queries(at: Tensor, reach: Sequence[float], unit: float) -> None:
         warnings.warn(
             f"{int(beyond.sum())} of {at.numel()} query times lie {least:.4g} to {most:.4g} after the first sample of "
             f"their series, and in training {low * unit:.4g} to {high * unit:.4g}; the network has not learned to "
-            "predict there, and times must have the same unit",
+            "predict there. Check that the times have the same unit",
             stacklevel=4,
         )
 

@@ -4,8 +4,8 @@ The reach is rounded up to one of a few numbers. Otherwise a mask that grows or 
 of its kernel at every step.
 
 Code of torch.compile is compiled again for each new shape, which takes longer than thousands of steps, and torch gives
-up after a few times. In training it therefore samples all kernels of a network at one share of their sizes, a power of
-√2 that all masks fit in, and so does its evaluation of a network that was trained in this process. The network is
+up after a few times. In training it therefore samples all kernels of a network at one share of their sizes: a power of
+√2 that all masks fit in. Its evaluation of a network that was trained in this process does the same. The network is
 compiled again when the largest mask outgrows this share: at most six times from an eighth of the size to all of it.
 Samples beyond a mask are zero.
 """

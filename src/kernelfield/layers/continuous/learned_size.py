@@ -101,7 +101,7 @@ class LearnedSize:
         raise NotImplementedError
 
     def update_share(self, numbers: Sequence[float], slack: float) -> None:
-        """Set the share from values of :meth:`measure` that are a few steps old, and no size that eager code uses."""
+        """Set the share of compiled code from values of :meth:`measure` that are a few steps old, and no other size."""
 
     def warn_if_cut(self, numbers: Sequence[float], compiled: bool) -> None:
         """Warn once if values of :meth:`measure`, a few steps old, show that the sizes in use were too small for them.

@@ -20,9 +20,9 @@ __all__ = ["SpatialUpsample"]
 class SpatialUpsample(ValueLayer):
     r"""Up-sampling of space by a factor of 2, at each element. It is symmetric and therefore equivariant.
 
-    A line of n samples becomes a line of 2n, a quarter of a step to the left and right of each old sample, or of
-    2n - 1, with one new sample between each two. The second form restores an odd length that :class:`SpatialPool` has
-    halved.
+    A line of n samples becomes a line of 2n or 2n - 1. The 2n samples lie a quarter of a step to the left and right of
+    each old one. The 2n - 1 are the old ones, with one new sample between each two. The second form restores an odd
+    length that :class:`SpatialPool` has halved.
 
     It takes a :class:`GroupSignal` or a tensor, with or without a group axis, and returns the same type.
 

@@ -35,9 +35,9 @@ class DNArch(ReadoutClassifier):
     r"""A CCNN whose architecture is learned by backpropagation, with its weights and in the same run (chapter 6).
 
     The network is enlarged to ``max_width`` times its width and ``max_depth`` times its depth, and masks cut it down
-    again. There is a Gaussian mask on every kernel and sigmoid masks on the spectrum of every residual branch, on the
-    channels that the branch reads, has in its middle and writes, and on the axis of blocks. The identity branch is
-    never masked. At first the masks keep the size of the given network and all of its weights.
+    again. Every kernel has a Gaussian mask. Sigmoid masks lie on the spectrum of every residual branch, on the channels
+    that the branch reads, has in its middle and writes, and on the axis of blocks. The identity branch is never masked.
+    At first the masks keep the size of the given network and all of its weights.
 
     The forward pass computes only the parts that the masks keep: narrow matrix products, cropped kernels, convolutions
     at a low resolution, and open blocks. The sizes change after optimiser steps, never inside ``forward``. The README

@@ -210,7 +210,7 @@ def _label_hint(names: Sequence[str]) -> str:
     """Return what to do about a first line without the label: name its column, or add a line of names.
 
     >>> _label_hint(["t0", "t1", "class"])
-    'data.label=class names another column of labels'
+    'to read the labels from another column: --set data.label=class'
     >>> _label_hint(["0.3", "-1.2", "0.1", "slow"])
     'it seems to hold values, so add a first line of names'
     """
@@ -218,7 +218,7 @@ def _label_hint(names: Sequence[str]) -> str:
     if any(value % 1 for value in numbers) and numbers != sorted(numbers):
         return "it seems to hold values, so add a first line of names"
     words = [name for name in names if name and not name[-1].isdigit()]
-    return f"data.label={words[0] if len(words) == 1 else 'NAME'} names another column of labels"
+    return f"to read the labels from another column: --set data.label={words[0] if len(words) == 1 else 'NAME'}"
 
 
 def _relative_to(path: Path, other: str | os.PathLike[str]) -> Path:

@@ -40,7 +40,7 @@ def step_columns(
     [2, 0]
     >>> step_columns(Path("a.csv"), ["id", "t1", "t2", "t3"], [])
     Traceback (most recent call last):
-    ValueError: a.csv, line 1: expected columns of steps only, such as t1 to t3, found 'id'; leave it out
+    ValueError: a.csv, line 1: expected columns of steps only, such as t1 to t3, found 'id'; remove this column
     """
     places = [i for i in range(len(names)) if i != label]
     places = [i for i in places if names[i] or any(_cell(row, i).lower() not in MISSING for row in rows)]
@@ -147,7 +147,8 @@ def _check_numbered(path: Path, names: Sequence[str]) -> None:
         raise ValueError(f"{path}, line 1: expected numbered steps in order, found {shown}; sort them by their numbers")
     if 0 < len(others) <= 3 and len(most) >= 3 * len(others):
         raise ValueError(
-            f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; leave it out"
+            f"{path}, line 1: expected columns of steps only, such as {_span(most)}, found {others[0]!r}; "
+            "remove this column"
         )
     no_step = next((name for name in others if NO_VALUE.search(name)), None)
     if no_step is not None:
