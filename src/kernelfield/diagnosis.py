@@ -219,7 +219,8 @@ def _of_input(name: str, layer: ContinuousConv, x: Tensor, options: dict[str, An
     steps = floats_per_axis("step", options.get("step", 1.0), layer.dim)
     coords = options.get("coords")
     if coords is not None:
-        yield from _of_coords(name, layer, coords[..., : x.shape[-1] - options.get("queries", 0), :], options.get("mask"))
+        seen = x.shape[-1] - options.get("queries", 0)  # queries come last
+        yield from _of_coords(name, layer, coords[..., :seen, :], options.get("mask"))
         return
     lengths = x.shape[2:]
     spans = [n * step for n, step in zip(lengths, steps, strict=True)]
