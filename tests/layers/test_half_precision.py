@@ -13,6 +13,7 @@ import kernelfield as kf
 from kernelfield.fields import SIREN, BSpline, MAGNet, Morlet
 from kernelfield.groups import SO2, Cyclic, Interval, Scale, warp
 from kernelfield.layers import AttentiveGroupConv, GroupConv, LiftingConv
+from kernelfield.models.readout import Readout
 
 # Long, and of high frequencies: a kernel of rounded parameters or offsets has little in common with it.
 SIZE = 4000
@@ -153,3 +154,12 @@ def test_a_field_of_an_image_keeps_its_digits() -> None:
     assert torch.equal(net.bfloat16()(x), wanted)
     with pytest.raises(TypeError, match="x must have the dtype of the field"):
         net(x.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("positions", [1000, 70000])
+def test_the_mean_over_seen_positions_is_finite_in_half_precision(dtype: torch.dtype, positions: int) -> None:
+    x, seen = torch.full((1, 2, positions), 100.0, dtype=dtype), torch.ones(1, positions, dtype=torch.bool)
+    pooled = Readout(2, 3, "mean").pool(x, seen)
+    assert pooled.dtype == dtype
+    assert torch.equal(pooled, x[..., 0])
