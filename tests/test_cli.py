@@ -309,6 +309,12 @@ def test_own_images_and_series(tmp_path: Path) -> None:
     assert "test accuracy " in call("train", tmp_path / "mine.yaml", "--out", tmp_path / "series", *options)
 
 
+def test_short_options_do_not_contradict_settings() -> None:
+    for option, setting in (("--epochs=2", "training.epochs=50"), ("--seed=3", "seed=4"), ("--freeze", "freeze=false")):
+        output = call("train", "digits", option, "--set", setting, code=WRONG)
+        assert f"{option.partition('=')[0]} must not contradict --set {setting}" in output
+
+
 def test_a_named_data_set_is_read_from_the_folder_of_the_option(tmp_path: Path) -> None:
     x, y = np.random.default_rng(0).normal(size=(20, 1, 8)), np.arange(20) % 2
     np.savez(tmp_path / "own.npz", inputs=x, target=y)

@@ -70,6 +70,21 @@ def test_times_in_another_unit(unit: float, words: str) -> None:
     assert about(diagnose(ccnn(), torch.randn(1, 1, 60), coords=unit * TIMES), "depthwise", words)
 
 
+def test_clouds_of_many_points_are_compared_as_a_whole() -> None:
+    layer = kf.CKConv(1, 1, size=8, field=MAGNet)
+    times = 2000 * torch.rand(1, 2000, 1)  # one per training step, but the first 256 are far apart
+    assert diagnose(layer, torch.randn(1, 1, 2000), coords=times) == []
+    fine = 0.003 * torch.arange(1000.0).reshape(1, -1, 1)  # the first 256 lie within one training step
+    assert diagnose(layer, torch.randn(1, 1, 1000), coords=fine) == []
+
+
+def test_points_that_were_not_seen_hide_nothing() -> None:
+    layer, mask = kf.CKConv(1, 1, size=8, field=MAGNet), torch.arange(60)[None] < 10
+    times = torch.where(mask.unsqueeze(-1), 1000 * TIMES, 9000.0)  # padding repeats the last time
+    findings = diagnose(layer, torch.randn(1, 1, 60), coords=times, mask=mask)
+    assert about(findings, "", "100 % of the points have no other within")
+
+
 def test_kernels_that_alias_at_another_step() -> None:
     assert about(diagnose(ccnn(omega_0=2976.49)), "depthwise", "Nyquist")
     layer = kf.CKConv(8, 8, size=(8, 64), dim=2, field=partial(MAGNet, bandwidth=200.0))

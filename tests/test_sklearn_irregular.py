@@ -262,3 +262,16 @@ def test_channels_that_were_always_observed_are_missed() -> None:
         model.predict(grid)
     X[5].pop("b")
     CCNNClassifier(**TINY).fit(X, speed > 2).predict([{"a": X[0]["a"]}])  # without a warning
+
+
+def test_times_without_a_value_are_no_samples() -> None:
+    source = np.random.default_rng(0)
+    times = [np.sort(source.uniform(0, 6, 12)) for _ in range(8)]
+    X, y = [(t, np.sin(t)) for t in times], np.arange(8) % 2
+    gaps = [(np.insert(t, [0, 5], [-0.5, t[4] + 1e-3]), np.insert(np.sin(t), [0, 5], np.nan)) for t in times]
+    model = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(X, y)
+    assert np.array_equal(model.predict_proba(gaps), model.predict_proba(X))
+    again = CCNNClassifier(channels=4, blocks=1, epochs=1).fit(gaps, y)
+    assert np.array_equal(again.predict_proba(X), model.predict_proba(X))
+    channels = [{"a": (t, v), "b": (np.append(t[:3], 9.0), np.append(v[:3], np.nan))} for t, v in X]
+    assert irregular(channels).times.max() < 6

@@ -29,7 +29,7 @@ __all__ = ["Finding", "diagnose"]
 ROUGH, ROUGH_IN_TURNS = 0.4, 0.1
 #: length of an input, in units of a layer's ``size``, from which the step may have been forgotten
 LONG = 1.5
-#: most points of a cloud, and most kernels of a layer, that are looked at
+#: most points whose neighbours are counted, and most kernels of a layer that are looked at
 MOST = 256
 #: samples of a kernel between two points of its training grid
 FINER = 4
@@ -219,7 +219,8 @@ def _of_input(name: str, layer: ContinuousConv, x: Tensor, options: dict[str, An
     steps = floats_per_axis("step", options.get("step", 1.0), layer.dim)
     coords = options.get("coords")
     if coords is not None:
-        yield from _of_coords(name, layer, coords)
+        seen = x.shape[-1] - options.get("queries", 0)  # queries come last
+        yield from _of_coords(name, layer, coords[..., :seen, :], options.get("mask"))
         return
     lengths = x.shape[2:]
     spans = [n * step for n, step in zip(lengths, steps, strict=True)]
@@ -238,25 +239,30 @@ def _of_input(name: str, layer: ContinuousConv, x: Tensor, options: dict[str, An
             yield Finding(name, what, "a larger sigma of its mask, or a smaller step")
 
 
-def _of_coords(name: str, layer: ContinuousConv, coords: Tensor) -> Iterator[Finding]:
-    batch = coords if coords.dim() == 3 else coords[None]
-    points = batch[0, :MOST].double()
-    points = points[points.isfinite().all(dim=1)]
+def _of_coords(name: str, layer: ContinuousConv, coords: Tensor, mask: Tensor | None) -> Iterator[Finding]:
+    """Yield findings on the points of the first sample; ``mask`` (batch, points) is True for seen ones, or None."""
+    points = (coords if coords.dim() == 3 else coords[None])[0].double()
+    seen = points.isfinite().all(dim=1)
+    if mask is not None:
+        seen = seen & mask[0, : len(seen)]
+    points = points[seen]
     if len(points) < 2:
         return
     reach = layer.grid(None, (1.0,) * layer.dim)
     limits = torch.tensor(
         [max(abs(first), abs(first + n - 1)) for first, n in zip(reach.first, reach.count, strict=True)]
     )
-    apart = (points[:, None] - points[None]).abs().cpu()
+    # Points may come in any order, so some of them are compared with all.
+    apart = (points[:MOST, None] - points[None]).abs().cpu()
     meets = (apart <= limits).all(dim=2).sum(dim=1) - 1
     alone = float((meets == 0).double().mean())
+    extent = float((points.amax(dim=0) - points.amin(dim=0)).amax())
     remedy = "coords in training steps: neighbouring samples of the training data differ by 1"
     if alone > 0.5:
         what = f"{100 * alone:.0f} % of the points have no other within its kernel's reach of {limits.tolist()}"
         yield Finding(name, what, remedy)
-    elif float(apart.amax()) < 1.0:
-        what = f"all points lie within {float(apart.amax()):.2g} training steps, at the centre of its kernel"
+    elif extent < 1.0:
+        what = f"all points lie within {extent:.2g} training steps, at the centre of its kernel"
         yield Finding(name, what, remedy)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,8 @@ import kernelfield as kf
 from kernelfield.fields import SIREN, BSpline, MAGNet, Morlet
 from kernelfield.groups import SO2, Cyclic, Interval, Scale, warp
 from kernelfield.layers import AttentiveGroupConv, GroupConv, LiftingConv
+from kernelfield.models.readout import Readout
+from kernelfield.parallel import layers as split_layers
 
 # Long, and of high frequencies: a kernel of rounded parameters or offsets has little in common with it.
 SIZE = 4000
@@ -153,3 +156,22 @@ def test_a_field_of_an_image_keeps_its_digits() -> None:
     assert torch.equal(net.bfloat16()(x), wanted)
     with pytest.raises(TypeError, match="x must have the dtype of the field"):
         net(x.bfloat16())
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("positions", [1000, 70000])
+def test_the_mean_over_seen_positions_is_finite_in_half_precision(dtype: torch.dtype, positions: int) -> None:
+    x, seen = torch.full((1, 2, positions), 100.0, dtype=dtype), torch.ones(1, positions, dtype=torch.bool)
+    pooled = Readout(2, 3, "mean").pool(x, seen)
+    assert pooled.dtype == dtype
+    assert torch.equal(pooled, x[..., 0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_the_mean_over_slabs_is_finite_in_half_precision(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(split_layers, "sum_over_processes", lambda sums, _: sums)  # a single process
+    readout = split_layers.SplitReadout(2, 3, "mean")
+    readout.slabs = SimpleNamespace(group=None, lengths=[1000], rank=0, total=1000)  # type: ignore[assignment]
+    x = torch.full((1, 2, 1000), 100.0, dtype=torch.float16)
+    pooled = readout.pool(x, torch.ones(1, 1000, dtype=torch.bool) if masked else None)
+    assert torch.equal(pooled, x[..., 0])

@@ -73,6 +73,18 @@ def test_a_grid_and_its_points_give_the_same_answers(dim: int) -> None:
     assert torch.allclose(on_grid, at_points, atol=1e-12)
 
 
+def test_queries_in_half_precision_do_not_round_the_positions_of_a_grid() -> None:
+    net, x = build("CCNN", causal=False), torch.randn(1, 2, 600, dtype=torch.float64)
+    at = torch.tensor([[3.0], [300.0], [520.0]])  # all of them exact in bfloat16, which has neither 257 nor 521
+    assert torch.allclose(net(x, at=at.bfloat16()), net(x, at=at), atol=1e-6)
+
+
+def test_queries_are_not_rounded_to_the_precision_of_the_coordinates() -> None:
+    net, x = build("CCNN", causal=False), torch.randn(1, 2, 3, dtype=torch.float64)
+    t, at = torch.tensor([[296.0], [298.0], [300.0]]), torch.tensor([[297.0], [299.25]])
+    assert torch.allclose(net(x, coords=t.bfloat16(), at=at), net(x, coords=t, at=at), atol=1e-6)
+
+
 def test_unseen_samples_have_no_effect_on_answers() -> None:
     net = build("CCNN")
     x, t = torch.randn(2, 2, 15, dtype=torch.float64), torch.rand(2, 15, 1, dtype=torch.float64) * 20

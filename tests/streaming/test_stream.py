@@ -50,6 +50,13 @@ def test_any_partition_gives_the_same(data: st.DataObject, length: int) -> None:
     assert_equal_outputs(y, forward_after(net, x))
 
 
+def test_an_empty_block_gives_as_many_channels_as_any_other() -> None:
+    net = nn.Sequential(kf.CKConv(2, 3, size=5, causal=True), nn.GELU())
+    online = kf.stream(net)
+    assert online.push(torch.zeros(1, 2, 0)).shape == (1, 3, 0)
+    assert online.push(torch.zeros(1, 2, 2)).shape == (1, 3, 2)
+
+
 @pytest.mark.parametrize("readout", ["mean", "last", "dense"])
 @pytest.mark.parametrize("step", [0.5, 0.7, 2.0])
 def test_streams_at_other_steps(readout: str, step: float) -> None:

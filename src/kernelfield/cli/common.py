@@ -29,6 +29,7 @@ __all__ = [
     "NO_DATA",
     "WRONG",
     "absolute_path",
+    "all_settings",
     "check_data_folder",
     "check_folder_is_read",
     "context_processes",
@@ -43,7 +44,6 @@ __all__ = [
     "print_sizes",
     "recipe_and_data",
     "recipe_of",
-    "short_settings",
     "start_of",
     "stop",
     "stop_after_step",
@@ -180,10 +180,27 @@ def absolute_path(folder: Path | None) -> str | None:
     return None if folder is None else str(folder.expanduser().resolve())
 
 
-def short_settings(epochs: int | None, seed: int | None) -> list[str]:
-    """Return the settings for --epochs and --seed."""
-    given = {"training.epochs": epochs, "training.seed": seed}
-    return [f"{key}={value}" for key, value in given.items() if value is not None]
+def all_settings(settings: list[str] | None, short: dict[str, Any]) -> list[str]:
+    """Return the settings of --set and of short options, which must not contradict them.
+
+    Args:
+        settings: those of --set.
+        short: value of each setting that has a short option of the last part of its name; None if it was not given.
+
+    >>> all_settings(["optimizer.lr=0.1"], {"training.epochs": 3, "training.seed": None})
+    ['optimizer.lr=0.1', 'training.epochs=3']
+    """
+    from ..experiments.recipe_files import parse_value  # noqa: PLC0415
+    from ..experiments.settings import with_section  # noqa: PLC0415
+
+    given = {key: value for key, value in short.items() if value is not None}
+    for setting in settings or []:
+        key, _, value = setting.partition("=")
+        wanted = given.get(with_section(key.strip()))
+        if wanted is not None and parse_value(value) != wanted:
+            option = with_section(key.strip()).rpartition(".")[2]
+            raise ValueError(f"--{option} must not contradict --set {setting}, got {wanted}")
+    return [*(settings or []), *(f"{key}={str(value).lower()}" for key, value in given.items())]
 
 
 def ints(name: str, text: str) -> list[int]:

@@ -16,6 +16,7 @@ from .common import (
     INTERRUPTED,
     WRONG,
     absolute_path,
+    all_settings,
     check_data_folder,
     errors,
     ints,
@@ -24,7 +25,6 @@ from .common import (
     print_result,
     print_sizes,
     recipe_and_data,
-    short_settings,
     start_of,
     stop,
     stop_after_step,
@@ -91,8 +91,9 @@ def train(
         from ..experiments.seeds import fit_seeds  # noqa: PLC0415
 
         check_data_folder(recipe, folder)
-        changes = [*(settings or []), *short_settings(epochs, seed), *(["data.augment=true"] if augment else [])]
-        changes += ["training.freeze=true"] if freeze else []
+        short = {"training.epochs": epochs, "training.seed": seed}
+        short |= {"data.augment": augment or None, "training.freeze": freeze or None}
+        changes = all_settings(settings, short)
         continued = is_run(recipe)
         if continued:
             recipe, out, folder = _continued(recipe, out, folder, changes)

@@ -58,6 +58,8 @@ def append_queries(
         raise ValueError(
             f"at must be None unless the norm is 'batch', 'channel' or 'none', got norm={norm!r}, which mixes positions"
         )
+    # Half precision cannot tell late positions apart: bfloat16 has no 257. The layers use float32 at least.
+    at = at.to(torch.promote_types(at.dtype, torch.float32))
     if coords is None:
         if x.dim() != 2 + dim:
             raise ValueError(f"x must have {dim} axes after the channels without coords, got {tuple(x.shape)}")
@@ -71,7 +73,8 @@ def append_queries(
     if coords.dim() != at.dim() or coords.shape[0] != at.shape[0]:
         coords = (coords if coords.dim() == 3 else coords.unsqueeze(0)).expand(x.shape[0], -1, -1)
         at = (at if at.dim() == 3 else at.unsqueeze(0)).expand(x.shape[0], -1, -1)
-    both = torch.cat([coords, at.to(coords)], dim=-2)
+    dtype = torch.promote_types(coords.dtype, at.dtype)
+    both = torch.cat([coords.to(dtype), at.to(coords.device, dtype)], dim=-2)
     how = {**sampling, "coords": both, "step": step, "queries": queries}
     if isinstance(sampling.get("density"), Tensor):
         how["density"] = pad(sampling["density"], (0, queries), value=1.0)

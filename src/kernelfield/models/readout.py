@@ -175,7 +175,10 @@ class Readout(nn.Module):
         if seen is None:
             return x.mean(dim=2)
         weight = seen.unsqueeze(1).to(x.dtype)
-        return (x * weight).sum(dim=2) / weight.sum(dim=2).clamp(min=1)
+        # Sums over many positions are not finite in float16.
+        wide = torch.promote_types(x.dtype, torch.float32)
+        total, count = (x * weight).sum(dim=2, dtype=wide), weight.sum(dim=2, dtype=wide)
+        return (total / count.clamp(min=1)).to(x.dtype)
 
 
 class ReadoutClassifier(HeadClassifier):

@@ -104,12 +104,14 @@ class SplitReadout(Readout):
         slabs = self.slabs
         groups = [slabs.group]
         if self.kind == "mean":
+            wide = torch.promote_types(x.dtype, torch.float32)  # as in Readout
             if seen is None:
                 count = x.shape[-1] // slabs.lengths[slabs.rank] * slabs.total
-                return sum_over_processes(x.sum(dim=2), groups) / count
+                return (sum_over_processes(x.sum(dim=2, dtype=wide), groups) / count).to(x.dtype)
             weight = seen.unsqueeze(1).to(x.dtype)
-            sums = sum_over_processes(torch.cat([(x * weight).sum(dim=2), weight.sum(dim=2)], dim=1), groups)
-            return sums[:, :-1] / sums[:, -1:].detach().clamp(min=1)
+            parts = [(x * weight).sum(dim=2, dtype=wide), weight.sum(dim=2, dtype=wide)]
+            sums = sum_over_processes(torch.cat(parts, dim=1), groups)
+            return (sums[:, :-1] / sums[:, -1:].detach().clamp(min=1)).to(x.dtype)
         pooled = super().pool(x, seen)
         if seen is None:
             has_last = torch.full((len(x),), slabs.rank == slabs.size - 1, device=x.device)

@@ -160,7 +160,8 @@ def irregular(
 
     Args:
         X: for each series a pair of times (points,) and values (channels, points) or (points,), NaN where a channel was
-            not observed; or a dict of such pairs by channel, each channel at its own times.
+            not observed; or a dict of such pairs by channel, each channel at its own times. Times at which a series of
+            ``X`` has no value at all are left out.
         name: name of the argument in errors.
         channels: names of the channels, for dicts; by default all names, sorted.
         dates: whether times must be dates; by default they must be like those of the first series.
@@ -178,6 +179,8 @@ def irregular(
     for i, (_, values) in enumerate(pairs):
         if name == "X" and np.isnan(values).all():
             raise ValueError(f"X[{i}] must hold at least one value, got none")
+    if name == "X":  # a time without any value is no sample; as one it would have the mean of each channel
+        pairs = [(times[seen], values[:, seen]) for times, values in pairs for seen in [~np.isnan(values).all(axis=0)]]
     widths = {values.shape[0] for _, values in pairs}
     if len(widths) > 1:
         raise ValueError(f"{name} must hold series with the same number of channels, got {sorted(widths)}")

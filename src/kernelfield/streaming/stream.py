@@ -86,7 +86,7 @@ class Stream:
         self._stateful = {name: m for name, m in self.network.named_modules() if isinstance(m, StatefulLayer)}
         embedding = next((m for m in net.modules() if isinstance(m, Embedding)), None)
         self._tokens = None if embedding is None else embedding.num_embeddings
-        self._in_channels = input_channels(net)
+        self._in_channels, self._out_channels = input_channels(net), _output_channels(net)
         self._dtype, self._device = signal_dtype(net), next(net.parameters()).device
         self._samples = [0] * batch
         self._replayed: ReplayedStep | None = None
@@ -214,7 +214,7 @@ class Stream:
 
     def _empty_output(self, block: Tensor) -> Tensor:
         readout = next((m for m in self.network.modules() if isinstance(m, RunningReadout)), None)
-        channels = self._in_channels if readout is None else readout.out_channels
+        channels = self._out_channels if readout is None else readout.out_channels
         return torch.empty(self.batch, channels, 0, dtype=self._dtype, device=block.device)
 
     def _check(self, block: Tensor) -> None:
@@ -268,6 +268,12 @@ def input_channels(net: nn.Module) -> int:
         if isinstance(getattr(module, "in_channels", None), int):
             return module.in_channels  # type: ignore[return-value]
     raise ValueError(f"net must hold a convolution or a linear map, got {type(net).__name__} without either")
+
+
+def _output_channels(net: nn.Module) -> int:
+    """Return the number of output channels of a network without a readout: ``out_channels`` of its last layer."""
+    found = [m.out_channels for m in net.modules() if isinstance(getattr(m, "out_channels", None), int)]
+    return found[-1] if found else input_channels(net)  # type: ignore[return-value]
 
 
 def signal_dtype(net: nn.Module) -> torch.dtype:
