@@ -255,3 +255,19 @@ def test_grouped_kernels_may_be_much_longer_than_the_signal(boundary):
     torch.testing.assert_close(convolve(x, kernels, boundary, groups=3), torch.cat(each, dim=1))
     layer = SeparableGroupConv(2, 3, group=Scale(4), kernel_size=9).double()
     assert layer(torch.randn(1, 2, 4, 5, **F64)).shape == (1, 3, 4, 5)
+
+
+@pytest.mark.parametrize("form", ["pointwise", "depthwise"])
+def test_wavelet_loss_counts_separable_convolutions(form):
+    """The integral of a product is the product of the integrals of its factors."""
+    torch.manual_seed(0)
+    layer = SeparableGroupConv(3, 3, group=Scale(3), field=BSpline, form=form, kernel_size=9).double()
+    over_group = layer.mix.render(torch.zeros(1, 1).double(), torch.arange(-2.0, 3.0).double()[:, None], 1.0)[..., 0]
+    over_space = layer.space.render(torch.zeros(1, 1).double(), torch.zeros(1, 1).double(), 1.0).sum(dim=-1)
+    per_dilation = over_group * over_space
+    torch.testing.assert_close(wavelet_loss(layer), per_dilation.sum(dim=-1).square().mean())
+    torch.testing.assert_close(wavelet_loss(layer, per_scale=True), per_dilation.square().sum(dim=-1).mean())
+
+
+def test_wavelet_loss_skips_kernels_of_one_point():
+    assert float(wavelet_loss(LiftingConv(1, 4, group=Scale(3), field=BSpline, kernel_size=1))) == 0

@@ -7,7 +7,7 @@ The files:
   of several sizes), ``wavelets``; their parts ``kernel`` (sampled at pairs of elements), ``table_lookup`` (permuted
   tables) and ``correlate``;
 - attention: ``coattention`` (chapter 7), ``attentive`` and ``input_attention`` (chapter 8), ``self_attention`` with
-  ``relative_encoding`` (chapter 9), ``neighborhood``;
+  ``relative_encoding`` (chapter 9), ``neighborhood``, ``complete``;
 - others: ``norm``, ``dropout``, ``pool``, ``upsample``, ``residual``; ``factory`` builds convolutions by the name of
   their attention.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,9 @@ class GroupOptions(KernelOptions, total=False):
 class BaseGroupConv(nn.Module):
     """Base class of convolutions to a group: common arguments, output elements and bias."""
 
+    #: whether the elements of the output may be a shorter window of the group than the input's
+    shortens: ClassVar[bool] = False
+
     @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
         self,
@@ -65,7 +68,21 @@ class BaseGroupConv(nn.Module):
         self.kernel_size, self.boundary = kernel_size, boundary
         check_even(kernel_size, boundary)
         self.distribution = Uniform(group, samples) if distribution is None else distribution
+        self._check_distribution(samples)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def _check_distribution(self, samples: int | None) -> None:
+        """Raise if the distribution is over another group, or has another number of elements than ``samples``."""
+        over, group = self.distribution.group, self.group
+        shorter = self.shortens and group.ordered and None not in (over.order, group.order)
+        fits = (over.order or 0) <= (group.order or 0) if shorter else over.order == group.order
+        if over.kind != group.kind or not fits:
+            raise ValueError(f"distribution must be over {group}, the group of the layer, got one over {over}")
+        number = over.order if over.finite else getattr(self.distribution, "samples", self.distribution.size())
+        if samples is not None and number not in (None, samples):
+            raise ValueError(
+                f"samples must be None or that of distribution, which has {number} elements, got {samples}"
+            )
 
     def _draw(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the output elements for a batch and their gates; None for all elements of a finite group."""
@@ -224,6 +241,8 @@ class GroupConv(BaseGroupConv):
     >>> conv(lift(torch.randn(2, 1, 9, 9))).values.shape
     torch.Size([2, 3, 8, 9, 9])
     """
+
+    shortens = True
 
     @checked(scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
     @with_arguments_of(BaseGroupConv.__init__)

@@ -12,6 +12,7 @@ from ..._hooks import weight_of
 from ..._kinds import Int
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
+from .complete import check_complete
 from .correlate import match_precision
 from .gconv import folded
 from .kernel import GroupKernel
@@ -34,9 +35,9 @@ class _SignalAttention(nn.Module):
 
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
-        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
+        r"""Attend to a signal at all elements of the group or, if ``lifting``, to (batch, channels, \*space) values."""
         if not self.lifting:
-            return as_signal(x, self.group, self.channels).map(self._attend)
+            return check_complete(as_signal(x, self.group, self.channels)).map(self._attend)
         if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
             raise ValueError(
                 f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "

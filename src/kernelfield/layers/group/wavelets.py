@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from .gconv import GroupConv, LiftingConv
+from .separable import SeparableGroupConv
 
 if TYPE_CHECKING:
     from .kernel import GroupKernel
@@ -109,16 +110,19 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     """
     terms = []
     for layer in penalised_wavelets(model):
-        total = _integral(layer.kernel)  # out, in, dilations
+        if isinstance(layer, SeparableGroupConv):
+            total = _integral(layer.mix) * _integral(layer.space)
+        else:
+            total = _integral(layer.kernel)  # out, in, dilations
         total = total if per_scale else total.sum(dim=-1, keepdim=True)
         terms.append(total.square().sum(dim=-1).mean())
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
-def penalised_wavelets(model: nn.Module) -> list[LiftingConv | GroupConv]:
+def penalised_wavelets(model: nn.Module) -> list[LiftingConv | GroupConv | SeparableGroupConv]:
     """Return the layers that :func:`wavelet_loss` counts: those on dilations whose kernel has two or more points."""
-    on_group = [m for m in model.modules() if isinstance(m, (LiftingConv, GroupConv))]
-    return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel.on_space]
+    on_group = [m for m in model.modules() if isinstance(m, (LiftingConv, GroupConv, SeparableGroupConv))]
+    return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel_size > 1]
 
 
 def _integral(kernel: GroupKernel) -> Tensor:
