@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._kinds import Choice
-from ..._module_state import ComputedBuffers
+from ..._module_state import ComputedBuffers, keep_geometry
 from ...fields import Table
 from .complete import check_complete
 from .correlate import convolve
@@ -74,6 +74,7 @@ class CyclicSelfAttention(ComputedBuffers):
         else:
             self.kernel = None
             self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / terms**0.5)
+            keep_geometry(self, "group")
             self.register_computed("index", _entries(n, form, _mirrored(group)))
         self._set_diagonal()
 

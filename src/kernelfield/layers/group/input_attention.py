@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._hooks import weight_of
 from ..._kinds import Int
+from ..._module_state import keep_geometry
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
 from .complete import check_complete
@@ -89,6 +90,7 @@ class InputAttention(_SignalAttention):
         super().__init__(channels, group, lifting)
         hidden = hidden_width(channels, hidden, lifting)
         self.dilation = dilation
+        keep_geometry(self, "dilation")
         if lifting:
             self.squeeze: nn.Module = nn.Linear(channels, hidden, bias=False)
             self.excite: nn.Module = nn.Linear(hidden, channels, bias=False)

@@ -93,8 +93,11 @@ class GroupKernel(ComputedBuffers):
         self.group = group
         self.interactions = group.check_interactions(interactions)
         self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
-        keep_geometry(self, "kernel_size", "group")
+        keep_geometry(self, "kernel_size", "group", "interactions", "windows")
         self.on_group, self.on_space = on_group, on_space
+        # A kernel without interactions spreads all steps of an ordered group over its coordinates.
+        steps = tuple(factor.window for factor in group.factors if factor.ordered)
+        self.windows = steps if on_group and interactions is None else ()
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
         # The kernel's reach in space at the identity, in its own coordinates.

@@ -73,7 +73,7 @@ class _SelfAttention(ComputedBuffers):
         Int(codes).check("head_channels", inner)
         self.head_channels = inner
         self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
-        keep_geometry(self, "reach")
+        keep_geometry(self, "reach", "group", "heads")
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
