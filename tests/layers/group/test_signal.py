@@ -248,3 +248,14 @@ def test_the_documented_form_takes_the_path_of_all_elements(monkeypatch):
 def test_torch_layers_name_the_layer_for_signals(layer, replacement):
     with pytest.raises(TypeError, match=rf"GroupSignal.*kernelfield\.layers\.{replacement} "):
         layer(signal())
+
+
+@pytest.mark.parametrize("joined", [lambda x, y: x + y, lambda x, y: torch.cat([x, y], dim=1)], ids=["sum", "cat"])
+def test_a_copy_has_the_gates_of_its_signal(joined):
+    """Otherwise gates are multiplied with themselves, and their gradient is twice as large."""
+    gates = torch.ones(4, requires_grad=True)
+    x = GroupSignal(torch.randn(2, 3, 4, 5, 5), None, gates, group=Cyclic(4))
+    found = [
+        torch.autograd.grad(GroupPool("sum", "all")(joined(x, other)).sum(), gates)[0] for other in (x, x.clone())
+    ]
+    torch.testing.assert_close(*found)

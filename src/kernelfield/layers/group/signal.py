@@ -169,7 +169,9 @@ class GroupSignal:
 
     def clone(self) -> GroupSignal:
         """Return a copy of the signal; gradients pass through it."""
-        return self._each(torch.clone)
+        copied = self._each(torch.clone)
+        copied.gates = self.gates  # a sum with the copy must count the gates once, as a sum with the signal itself
+        return copied
 
     def detach(self) -> GroupSignal:
         """Return the signal detached from the autograd graph."""

@@ -45,6 +45,8 @@ class WaveletTransform(nn.Module):
             raise ValueError(
                 f"lift must be a LiftingConv on a finite window of dilations of the line, got {lift.group}"
             )
+        if not lift.distribution.complete:
+            raise ValueError(f"lift must compute all dilations of {lift.group}, got {lift.distribution}")
         self.lift = lift
         self.normalize = normalize
         self.quadrature = lift.kernel.field.quadrature and lift.out_channels % 2 == 0 and lift.in_channels == 1
