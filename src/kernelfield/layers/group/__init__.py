@@ -2,12 +2,12 @@
 
 The files:
 
-- signals: ``signal`` (begin here), ``torch_functions`` (functions of torch that accept them);
+- signals: ``signal`` (begin here), ``torch_functions`` (functions of torch that accept them), ``checks``;
 - convolutions: ``gconv``, ``separable``, ``partial`` (chapter 11), ``projection`` (back to space), ``scale`` (kernels
   of several sizes), ``wavelets``; their parts ``kernel`` (sampled at pairs of elements), ``table_lookup`` (permuted
   tables) and ``correlate``;
 - attention: ``coattention`` (chapter 7), ``attentive`` and ``input_attention`` (chapter 8), ``self_attention`` with
-  ``relative_encoding`` (chapter 9), ``neighborhood``, ``complete``;
+  ``relative_encoding`` (chapter 9), ``neighborhood``;
 - others: ``norm``, ``dropout``, ``pool``, ``upsample``, ``residual``; ``factory`` builds convolutions by the name of
   their attention.
 """

@@ -11,7 +11,7 @@ from ..._arguments import checked
 from ..._kinds import Choice
 from ..._module_state import ComputedBuffers, keep_geometry
 from ...fields import Table
-from .complete import check_complete
+from .checks import check_complete
 from .correlate import convolve
 from .gconv import GroupConv
 from .kernel import GroupKernel

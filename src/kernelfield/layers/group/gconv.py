@@ -13,6 +13,7 @@ from ..._kinds import Choice
 from ..._object_kinds import TensorOf
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
+from .checks import check_elements
 from .correlate import BOUNDARIES, check_even, convolve, correlate
 from .kernel import GroupKernel
 from .scale import SCALE_BOUNDARIES, group_bank, lift_bank, out_group
@@ -294,6 +295,8 @@ class GroupConv(BaseGroupConv):
                 f"out_elements must have shape (n, {group.coords}) or (batch, n, {group.coords}) for {group}, "
                 f"got {tuple(out_elements.shape)}"
             )
+        if out_elements is not None:
+            check_elements("out_elements", out_elements, group)
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
             out, gates = self._draw(signal.values)

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..._arguments import checked
 from ..._object_kinds import Instance, TensorOf
+from .checks import check_elements
 from .torch_functions import POINTWISE, replacement
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class GroupSignal:
                 f"elements must have shape (group, {group.coords}) for {group} and values of shape (batch, channels, "
                 f"group, *space), got {tuple(elements.shape)} for {tuple(values.shape)}"
             )
+        else:
+            check_elements("elements", elements, group)
 
     @property
     def elements(self) -> Tensor:

@@ -1,0 +1,55 @@
+"""Checks of signals on a group and of their elements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from ...groups import Group
+    from .signal import GroupSignal
+
+__all__ = ["check_complete", "check_elements"]
+
+
+def check_complete(signal: GroupSignal) -> GroupSignal:
+    """Return a signal that holds all elements of its group in order, without gates; raise if it does not.
+
+    Layers whose matrices have one row for each element take no others.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> from kernelfield.layers import GroupSignal
+    >>> signal = GroupSignal(torch.randn(2, 3, 4, 8, 8), Cyclic(4).elements().flip(0), group=Cyclic(4))
+    >>> check_complete(signal)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: x must hold all elements of Cyclic(4) in order and no gates, got GroupSignal((2, 3, 4, 8, 8), ...
+    """
+    if not signal.complete or signal.gates is not None:
+        raise ValueError(f"x must hold all elements of {signal.group} in order and no gates, got {signal}")
+    return signal
+
+
+@torch.no_grad()
+def check_elements(name: str, elements: Tensor, group: Group) -> None:
+    """Raise if elements on the host lie between those of a finite group, such as angles in place of indices.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> check_elements("elements", torch.tensor([[0.0], [1.5]]), Cyclic(4))
+    Traceback (most recent call last):
+    ValueError: elements must be elements of Cyclic(4), such as [2.0], got [1.5]
+    """
+    transformed = torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()  # noqa: SLF001
+    if transformed or type(elements) is not Tensor or not elements.is_cpu:  # reading others would wait for a device
+        return
+    if all(factor.order is None for factor in group.factors):
+        return
+    try:
+        nearest = group.exp(group.log(elements))  # rounds discrete coordinates
+    except NotImplementedError:  # layers need neither for a group of one's own
+        return
+    wrong = group.distance(elements, nearest) > 1e-4  # not after a training that has diverged, whose angles are NaN
+    if bool(wrong.any()):
+        first, found = nearest[wrong][0].tolist(), elements[wrong][0].tolist()
+        raise ValueError(f"{name} must be elements of {group}, such as {first}, got {found}")
