@@ -271,3 +271,19 @@ def test_wavelet_loss_counts_separable_convolutions(form):
 
 def test_wavelet_loss_skips_kernels_of_one_point():
     assert float(wavelet_loss(LiftingConv(1, 4, group=Scale(3), field=BSpline, kernel_size=1))) == 0
+
+
+@pytest.mark.parametrize("field", [BSpline, Table, Smooth])
+@pytest.mark.parametrize("boundary", ["zero", "periodic", "valid"])
+@pytest.mark.parametrize("scale_boundary", ["zero", "valid"])
+def test_hooks_of_kernels_are_called(field, boundary, scale_boundary):
+    """A filter bank samples the kernels of single dilations, which such a hook does not see."""
+    options = {"group": Scale(3), "field": field, "kernel_size": 5, "boundary": boundary, "bias": False}
+    lift = LiftingConv(1, 2, **options).double()
+    conv = GroupConv(2, 2, interactions=2, scale_boundary=scale_boundary, **options).double()
+    x = torch.randn(1, 1, 90, **F64)
+    before = lift(x), conv(lift(x))
+    for layer in (lift, conv):
+        layer.kernel.register_forward_hook(lambda module, inputs, kernel: 2 * kernel)
+    torch.testing.assert_close(lift(x).values, 2 * before[0].values)
+    torch.testing.assert_close(conv(lift(x)).values, 4 * before[1].values)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
+from ..._hooks import has_own_hooks
 from ..._kinds import Choice
 from ..._object_kinds import TensorOf
 from ...fields import Field, Table
@@ -162,7 +163,7 @@ class LiftingConv(BaseGroupConv):
         elements, gates = self._draw(x)
         if elements is not None and elements.dim() == 3:
             y = convolve_each(self.kernel, x, elements, elements, self.boundary)
-        elif elements is None and self.group.convolution == "filter_bank":
+        elif elements is None and self.group.convolution == "filter_bank" and not has_own_hooks(self.kernel):
             y = lift_bank(self.kernel, x, self.boundary)
         else:
             y = correlate(x, folded(self.kernel.flipped(elements, elements)), self.boundary)
@@ -300,7 +301,7 @@ class GroupConv(BaseGroupConv):
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
             out, gates = self._draw(signal.values)
-        complete = into is None and out is None
+        complete = into is None and out is None and not has_own_hooks(self.kernel)  # a bank samples no whole kernel
         if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
             return self._output(y, None, None, group)
@@ -317,6 +318,12 @@ class GroupConv(BaseGroupConv):
         if out is None and group is not self.group and group.order != self.group.order:
             parameter = next(self.kernel.parameters())  # fewer outputs than inputs
             out = group.elements(parameter.dtype, parameter.device)
+            kernel = self.kernel.flipped(out, into)
+            # Without the margins that the left out dilations need: a filter bank keeps more outputs if "valid".
+            longest = self.kernel.points(group.stretch())
+            for axis in range(4, kernel.dim()):
+                kernel = kernel.narrow(axis, (kernel.shape[axis] - longest) // 2, longest)
+            return kernel
         return self.kernel.flipped(out, into)
 
     def _measure(self, signal: GroupSignal) -> float | Tensor:
