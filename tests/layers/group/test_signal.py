@@ -275,11 +275,3 @@ def test_values_between_elements_are_refused(group, elements):
     with pytest.raises(ValueError, match=r"elements must be elements of .*, such as"):
         GroupSignal(torch.randn(1, 2, 2, 5, 5), elements, group=group)
     GroupSignal(torch.randn(1, 2, 1, 5, 5), elements[:1], group=group)
-
-
-def test_output_elements_between_elements_are_refused():
-    conv = GroupConv(2, 3, group=Cyclic(4))
-    x = torch.randn(1, 2, 4, 5, 5)
-    with pytest.raises(ValueError, match="out_elements must be elements of"):
-        conv(x, out_elements=torch.tensor([[0.5]]))
-    assert conv(x, out_elements=torch.tensor([[5.0]])).values.equal(conv(x, out_elements=torch.tensor([[1.0]])).values)

@@ -7,11 +7,24 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from ..._arguments import checked
+from ..._object_kinds import TensorOf
+
 if TYPE_CHECKING:
     from ...groups import Group
     from .signal import GroupSignal
 
-__all__ = ["check_complete", "check_elements"]
+__all__ = ["check_complete", "check_elements", "check_signal"]
+
+
+# A separate function, because torch.compile cannot trace a decorated constructor of a class that is not a module.
+@checked(
+    values=TensorOf("float", "batch, channels, group, …"),
+    elements=TensorOf("float", "…, group, coords") | None,
+    gates=TensorOf("float", "group") | None,
+)
+def check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
+    """Check the arguments of a :class:`GroupSignal`."""
 
 
 def check_complete(signal: GroupSignal) -> GroupSignal:
@@ -32,11 +45,11 @@ def check_complete(signal: GroupSignal) -> GroupSignal:
 
 
 @torch.no_grad()
-def check_elements(name: str, elements: Tensor, group: Group) -> None:
+def check_elements(elements: Tensor, group: Group) -> None:
     """Raise if elements on the host lie between those of a finite group, such as angles in place of indices.
 
     >>> from kernelfield.groups import Cyclic
-    >>> check_elements("elements", torch.tensor([[0.0], [1.5]]), Cyclic(4))
+    >>> check_elements(torch.tensor([[0.0], [1.5]]), Cyclic(4))
     Traceback (most recent call last):
     ValueError: elements must be elements of Cyclic(4), such as [2.0], got [1.5]
     """
@@ -52,4 +65,4 @@ def check_elements(name: str, elements: Tensor, group: Group) -> None:
     wrong = group.distance(elements, nearest) > 1e-4  # not after a training that has diverged, whose angles are NaN
     if bool(wrong.any()):
         first, found = nearest[wrong][0].tolist(), elements[wrong][0].tolist()
-        raise ValueError(f"{name} must be elements of {group}, such as {first}, got {found}")
+        raise ValueError(f"elements must be elements of {group}, such as {first}, got {found}")

@@ -14,11 +14,10 @@ from ..._kinds import Choice
 from ..._object_kinds import TensorOf
 from ...fields import Field, Table
 from ...groups import Distribution, Group, Uniform
-from .checks import check_elements
 from .correlate import BOUNDARIES, check_even, convolve, correlate
 from .kernel import GroupKernel
 from .scale import SCALE_BOUNDARIES, group_bank, lift_bank, out_group
-from .signal import SIGNAL, GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal, made_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -104,7 +103,7 @@ class BaseGroupConv(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * group.dim)
         gated = gates is not None and self.distribution.gated
-        return GroupSignal(y, elements, gates, group=group, gated=gated)
+        return made_signal(y, elements, gates, group, gated)
 
     def extra_repr(self) -> str:
         return (
@@ -296,8 +295,6 @@ class GroupConv(BaseGroupConv):
                 f"out_elements must have shape (n, {group.coords}) or (batch, n, {group.coords}) for {group}, "
                 f"got {tuple(out_elements.shape)}"
             )
-        if out_elements is not None:
-            check_elements("out_elements", out_elements, group)
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
             out, gates = self._draw(signal.values)

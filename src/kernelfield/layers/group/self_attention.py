@@ -20,7 +20,7 @@ from ...ops.graph_cache import capturing
 from ..pointwise import Pointwise
 from .neighborhood import check_points, check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
-from .signal import SIGNAL, GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal, made_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -112,7 +112,7 @@ class _SelfAttention(ComputedBuffers):
             q, k, v = self._parts(x, None)
             y = torch.cat([self._grid(q, k, v, some, here, dilation, crop) for some, dilation in alike], dim=1)
         y = y.unflatten(0, (-1, self.heads)).movedim(-1, 2).flatten(1, 2)
-        return GroupSignal(self.combine(y), elements, group=self.group)
+        return made_signal(self.combine(y), elements, None, self.group, False)
 
     def _maps(self, x: Tensor, elements: Tensor | None) -> Tensor:
         here = self.all_elements if elements is None else elements.to(self.all_elements.dtype)
