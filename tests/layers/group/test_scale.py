@@ -287,3 +287,16 @@ def test_hooks_of_kernels_are_called(field, boundary, scale_boundary):
         layer.kernel.register_forward_hook(lambda module, inputs, kernel: 2 * kernel)
     torch.testing.assert_close(lift(x).values, 2 * before[0].values)
     torch.testing.assert_close(conv(lift(x)).values, 4 * before[1].values)
+
+
+def test_layers_with_equal_groups_compile_for_any_shape():
+    """Numbers of groups are symbols in such a program."""
+    torch.compiler.reset()
+    net = torch.nn.Sequential(
+        LiftingConv(1, 2, group=Scale(3), field=BSpline), GroupConv(2, 2, group=Scale(3), field=BSpline, interactions=2)
+    ).double()
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
+    for shape in ((2, 1, 40), (3, 1, 33)):
+        x = torch.randn(shape, **F64)
+        torch.testing.assert_close(compiled(x).values, net(x).values)
+    torch.compiler.reset()
