@@ -14,11 +14,11 @@ from ..._kinds import Choice, Int
 from ..._object_kinds import TensorOf
 from ...fields import Table
 from ...ops.attentive import attend_responses, attentive_residual, responses
-from .checks import check_complete
 from .correlate import correlate, match_precision
 from .gconv import BaseGroupConv, GroupConv, LiftingConv, folded
 from .input_attention import GateAttention, InputAttention, hidden_width
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:

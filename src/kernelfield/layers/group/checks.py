@@ -1,4 +1,4 @@
-"""Checks of signals on a group and of their elements."""
+"""Checks of the arguments of a signal on a group."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from ..._object_kinds import TensorOf
 
 if TYPE_CHECKING:
     from ...groups import Group
-    from .signal import GroupSignal
 
-__all__ = ["check_complete", "check_elements", "check_signal"]
+__all__ = ["check_elements", "check_signal"]
 
 
 # A separate function, because torch.compile cannot trace a decorated constructor of a class that is not a module.
@@ -25,23 +24,6 @@ __all__ = ["check_complete", "check_elements", "check_signal"]
 )
 def check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
     """Check the arguments of a :class:`GroupSignal`."""
-
-
-def check_complete(signal: GroupSignal) -> GroupSignal:
-    """Return a signal that holds all elements of its group in order, without gates; raise if it does not.
-
-    Layers whose matrices have one row for each element take no others.
-
-    >>> from kernelfield.groups import Cyclic
-    >>> from kernelfield.layers import GroupSignal
-    >>> signal = GroupSignal(torch.randn(2, 3, 4, 8, 8), Cyclic(4).elements().flip(0), group=Cyclic(4))
-    >>> check_complete(signal)  # doctest: +ELLIPSIS
-    Traceback (most recent call last):
-    ValueError: x must hold all elements of Cyclic(4) in order and no gates, got GroupSignal((2, 3, 4, 8, 8), ...
-    """
-    if not signal.complete or signal.gates is not None:
-        raise ValueError(f"x must hold all elements of {signal.group} in order and no gates, got {signal}")
-    return signal
 
 
 @torch.no_grad()

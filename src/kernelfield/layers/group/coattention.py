@@ -11,10 +11,10 @@ from ..._arguments import checked
 from ..._kinds import Choice
 from ..._module_state import ComputedBuffers, keep_geometry
 from ...fields import Table
-from .checks import check_complete
 from .correlate import convolve
 from .gconv import GroupConv
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .projection import ProjectionConv
 from .signal import SIGNAL, GroupSignal, as_signal
 

@@ -50,6 +50,7 @@ class BaseGroupConv(nn.Module):
 
     #: whether the elements of the output may be a shorter window of the group than the input's
     shortens: ClassVar[bool] = False
+    kernel: GroupKernel
 
     @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
@@ -71,6 +72,10 @@ class BaseGroupConv(nn.Module):
         self.distribution = Uniform(group, samples) if distribution is None else distribution
         self._check_distribution(samples)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def kernel_factors(self) -> tuple[GroupKernel, ...]:
+        """Return the kernels whose product is the kernel of the convolution."""
+        return (self.kernel,)
 
     def _check_distribution(self, samples: int | None) -> None:
         """Raise if the distribution is over another group, or has another number of elements than ``samples``."""

@@ -13,10 +13,10 @@ from ..._kinds import Int
 from ..._module_state import keep_geometry
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
-from .checks import check_complete
 from .correlate import match_precision
 from .gconv import folded
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from .gconv import GroupConv, LiftingConv
-from .separable import SeparableGroupConv
+from .gconv import BaseGroupConv, LiftingConv
 
 if TYPE_CHECKING:
     from .kernel import GroupKernel
@@ -112,18 +112,16 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     """
     terms = []
     for layer in penalised_wavelets(model):
-        if isinstance(layer, SeparableGroupConv):
-            total = _integral(layer.mix) * _integral(layer.space)
-        else:
-            total = _integral(layer.kernel)  # out, in, dilations
+        first, *rest = map(_integral, layer.kernel_factors())  # out, in, dilations
+        total = functools.reduce(torch.mul, rest, first)
         total = total if per_scale else total.sum(dim=-1, keepdim=True)
         terms.append(total.square().sum(dim=-1).mean())
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
-def penalised_wavelets(model: nn.Module) -> list[LiftingConv | GroupConv | SeparableGroupConv]:
+def penalised_wavelets(model: nn.Module) -> list[BaseGroupConv]:
     """Return the layers that :func:`wavelet_loss` counts: those on dilations whose kernel has two or more points."""
-    on_group = [m for m in model.modules() if isinstance(m, (LiftingConv, GroupConv, SeparableGroupConv))]
+    on_group = [m for m in model.modules() if isinstance(m, BaseGroupConv)]
     return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel_size > 1]
 
 
