@@ -42,6 +42,7 @@ __all__ = [
     "State",
     "differs",
     "has_hooks",
+    "has_own_hooks",
     "has_values",
     "is_vmapped",
     "on_optimizer_step",
@@ -79,6 +80,11 @@ def has_hooks(*modules: nn.Module | None) -> bool:
                 return True
             waiting += module._modules.values()  # noqa: SLF001
     return False
+
+
+def has_own_hooks(module: nn.Module) -> bool:
+    """Return whether a module, not only one of its parts, has forward hooks."""
+    return bool(module._forward_hooks or module._forward_pre_hooks)  # noqa: SLF001
 
 
 def weight_of(linear: nn.Module) -> Tensor:

@@ -342,6 +342,8 @@ def _described(value: Any) -> str:
 
 def _are_equal(a: Any, b: Any) -> bool:
     """Return whether two attributes of groups are equal; unlike ``==``, it compares tensors and arrays as a whole."""
+    if isinstance(a, (int, float, str)):  # first, since torch.compile cannot ask symbolic numbers for attributes
+        return bool(a == b)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_are_equal(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):

@@ -12,9 +12,12 @@ from kernelfield.layers.group import (
     AttentiveLiftingConv,
     CoAttentive,
     CyclicSelfAttention,
+    GateAttention,
     GroupConv,
+    GroupSignal,
     InputAttention,
     LiftingConv,
+    ProjectionConv,
 )
 from kernelfield.layers.group.factory import make_group_conv, make_lifting_conv
 from kernelfield.ops.attentive import chunked, responses
@@ -310,3 +313,27 @@ def test_coattention_over_a_single_element_changes_nothing(per):
     conv = GroupConv(2, 3, group=Trivial()).double()
     x = torch.randn(2, 2, 1, 6, 6, dtype=torch.float64)
     torch.testing.assert_close(CoAttentive(conv, per=per).double()(x).values, conv(x).values)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        GateAttention(3, group=Cyclic(4)),
+        InputAttention(3, group=Cyclic(4)),
+        CyclicSelfAttention(3, group=Cyclic(4)),
+        CoAttentive(ProjectionConv(3, 2, group=Cyclic(4))),
+        AttentiveGroupConv(3, 2, group=Cyclic(4)).maps,
+    ],
+    ids=["gate", "input", "co", "projection", "maps"],
+)
+@pytest.mark.parametrize("kind", ["order", "gates"])
+def test_elements_in_another_order_or_with_gates_are_refused(layer, kind):
+    """Matrices of these layers have a row for each element, in the order of the group."""
+    elements = Cyclic(4).elements()
+    values = torch.randn(2, 3, 4, 6, 6)
+    if kind == "order":
+        x = GroupSignal(values, elements[torch.tensor([2, 0, 3, 1])], group=Cyclic(4))
+    else:
+        x = GroupSignal(values, None, torch.ones(4), group=Cyclic(4))
+    with pytest.raises(ValueError, match="x must hold all elements of Cyclic"):
+        layer(x)

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 from kernelfield.groups import Cyclic
 from kernelfield.layers.group import (
     GroupConv,
+    GroupLayerNorm,
     GroupResidualBlock,
     PartialResidualBlock,
     SelfAttentionBlock,
@@ -73,3 +74,11 @@ def test_a_block_of_chapter_9(channels: int, norm_after: bool) -> None:
     y = 3 * F.silu(block.norm_attended(attended)) + block.shortcut(x[..., 1:-1, 1:-1])
     y = y + block.norm_out(block.widen(F.silu(block.norm_narrow(block.narrow(y)))))
     torch.testing.assert_close(block(x).values, F.silu(block.norm_after(y)) if norm_after else y)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 1, 1, 1), (2, 3, 1), (2, 3, 1, 1)])
+def test_a_single_value_is_not_normalised(shape):
+    """It would be zero for every input."""
+    with pytest.raises(ValueError, match="x must have more than one value per channel"):
+        GroupLayerNorm()(torch.randn(shape))
+    assert GroupLayerNorm()(torch.randn(2, 3, 2, 1, 1)).abs().max() > 0.5

@@ -255,3 +255,48 @@ def test_grouped_kernels_may_be_much_longer_than_the_signal(boundary):
     torch.testing.assert_close(convolve(x, kernels, boundary, groups=3), torch.cat(each, dim=1))
     layer = SeparableGroupConv(2, 3, group=Scale(4), kernel_size=9).double()
     assert layer(torch.randn(1, 2, 4, 5, **F64)).shape == (1, 3, 4, 5)
+
+
+@pytest.mark.parametrize("form", ["pointwise", "depthwise"])
+def test_wavelet_loss_counts_separable_convolutions(form):
+    """The integral of a product is the product of the integrals of its factors."""
+    torch.manual_seed(0)
+    layer = SeparableGroupConv(3, 3, group=Scale(3), field=BSpline, form=form, kernel_size=9).double()
+    over_group = layer.mix.render(torch.zeros(1, 1).double(), torch.arange(-2.0, 3.0).double()[:, None], 1.0)[..., 0]
+    over_space = layer.space.render(torch.zeros(1, 1).double(), torch.zeros(1, 1).double(), 1.0).sum(dim=-1)
+    per_dilation = over_group * over_space
+    torch.testing.assert_close(wavelet_loss(layer), per_dilation.sum(dim=-1).square().mean())
+    torch.testing.assert_close(wavelet_loss(layer, per_scale=True), per_dilation.square().sum(dim=-1).mean())
+
+
+def test_wavelet_loss_skips_kernels_of_one_point():
+    assert float(wavelet_loss(LiftingConv(1, 4, group=Scale(3), field=BSpline, kernel_size=1))) == 0
+
+
+@pytest.mark.parametrize("field", [BSpline, Table, Smooth])
+@pytest.mark.parametrize("boundary", ["zero", "periodic", "valid"])
+@pytest.mark.parametrize("scale_boundary", ["zero", "valid"])
+def test_hooks_of_kernels_are_called(field, boundary, scale_boundary):
+    """A filter bank samples the kernels of single dilations, which such a hook does not see."""
+    options = {"group": Scale(3), "field": field, "kernel_size": 5, "boundary": boundary, "bias": False}
+    lift = LiftingConv(1, 2, **options).double()
+    conv = GroupConv(2, 2, interactions=2, scale_boundary=scale_boundary, **options).double()
+    x = torch.randn(1, 1, 90, **F64)
+    before = lift(x), conv(lift(x))
+    for layer in (lift, conv):
+        layer.kernel.register_forward_hook(lambda module, inputs, kernel: 2 * kernel)
+    torch.testing.assert_close(lift(x).values, 2 * before[0].values)
+    torch.testing.assert_close(conv(lift(x)).values, 4 * before[1].values)
+
+
+def test_layers_with_equal_groups_compile_for_any_shape():
+    """Numbers of groups are symbols in such a program."""
+    torch.compiler.reset()
+    net = torch.nn.Sequential(
+        LiftingConv(1, 2, group=Scale(3), field=BSpline), GroupConv(2, 2, group=Scale(3), field=BSpline, interactions=2)
+    ).double()
+    compiled = torch.compile(net, fullgraph=True, dynamic=True, backend="aot_eager")
+    for shape in ((2, 1, 40), (3, 1, 33)):
+        x = torch.randn(shape, **F64)
+        torch.testing.assert_close(compiled(x).values, net(x).values)
+    torch.compiler.reset()

@@ -251,6 +251,25 @@ def test_dyadic_scales():
     assert moved.elements.equal(elements + 1)
 
 
+def test_neighbourhoods_of_points_are_dilated():
+    """A cloud that is twice as large, one scale further on, has the same points in each neighbourhood."""
+    group, coords, x = Scale(2), 4 * torch.rand(1, 9, 1, dtype=D), torch.randn(1, 2, 2, 9, dtype=D)
+    options = {"group": group, "heads": 2, "neighborhood": 3}
+    lift, layer = LiftingSelfAttention(2, 6, **options).double(), GroupSelfAttention(2, 6, **options).double()
+    small, large = (lift(x[:, :, 0], coords=at).values for at in (coords, 2 * coords))
+    torch.testing.assert_close(large[:, :, 1], small[:, :, 0])
+    assert not torch.allclose(small[:, :, 1], small[:, :, 0])
+    here, moved = (GroupSignal(x, group.elements(D) + k, group=group) for k in (0, 1))
+    torch.testing.assert_close(layer(moved, coords=2 * coords).values, layer(here, coords=coords).values)
+
+
+def test_attention_maps_follow_the_elements_of_a_signal():
+    group, order = Dihedral(3), torch.tensor([4, 0, 5, 2, 1, 3])
+    layer, x = on_group(group), torch.randn(2, 3, 6, 5, 5, dtype=D)
+    moved = GroupSignal(x[:, :, order], group.elements(D)[order], group=group)
+    torch.testing.assert_close(layer.maps(moved), layer.maps(x)[:, :, order])
+
+
 def test_scales_and_turns_together():
     group = Product(Scale(2, dim=2), Cyclic(4))
     layer = GroupSelfAttention(2, 8, group=group, neighborhood=3).double()

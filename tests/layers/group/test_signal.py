@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils import _pytree as pytree
 
 from kernelfield.fields import SIREN
-from kernelfield.groups import SO2, Cyclic, Dihedral, Group, Scale
+from kernelfield.groups import O2, SO2, Cyclic, Dihedral, Group, Product, Scale
 from kernelfield.layers.group import (
     GroupBatchNorm,
     GroupConv,
@@ -248,3 +248,30 @@ def test_the_documented_form_takes_the_path_of_all_elements(monkeypatch):
 def test_torch_layers_name_the_layer_for_signals(layer, replacement):
     with pytest.raises(TypeError, match=rf"GroupSignal.*kernelfield\.layers\.{replacement} "):
         layer(signal())
+
+
+@pytest.mark.parametrize("joined", [lambda x, y: x + y, lambda x, y: torch.cat([x, y], dim=1)], ids=["sum", "cat"])
+def test_a_copy_has_the_gates_of_its_signal(joined):
+    """Otherwise gates are multiplied with themselves, and their gradient is twice as large."""
+    gates = torch.ones(4, requires_grad=True)
+    x = GroupSignal(torch.randn(2, 3, 4, 5, 5), None, gates, group=Cyclic(4))
+    found = [torch.autograd.grad(GroupPool("sum", "all")(joined(x, other)).sum(), gates)[0] for other in (x, x.clone())]
+    torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize(
+    ("group", "elements"),
+    [
+        (Cyclic(4), [[0.0], [1.5708]]),
+        (Dihedral(4), [[1.0, 1.0], [1.0, 0.0]]),
+        (O2(), [[0.3, 1.0], [0.3, 2.0]]),
+        (Product(Cyclic(4), Scale(2, dim=2)), [[0.0, 0.5], [0.5, 0.0]]),
+    ],
+    ids=str,
+)
+def test_values_between_elements_are_refused(group, elements):
+    """Angles in place of indices, or a sign of 0, would be kernels of no element."""
+    elements = torch.tensor(elements)
+    with pytest.raises(ValueError, match=r"elements must be elements of .*, such as"):
+        GroupSignal(torch.randn(1, 2, 2, 5, 5), elements, group=group)
+    GroupSignal(torch.randn(1, 2, 1, 5, 5), elements[:1], group=group)

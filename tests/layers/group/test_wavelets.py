@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kernelfield.fields import BSpline, Field, Morlet
-from kernelfield.groups import Scale
+from kernelfield.groups import Scale, learned
 from kernelfield.layers.group import GroupConv, LiftingConv
 
 F64 = {"dtype": torch.float64}
@@ -176,3 +176,10 @@ def test_the_wavelet_transform_is_equivariant_to_both():
     assert close(slower[1:, 400 + 2 * t].abs() ** 2, STRETCH * energy, 1e-3)
     # … which the scalogram of another scale is not
     assert not close(slower[:-1, 400 + 2 * t].abs() ** 2, STRETCH * energy, 0.5)
+
+
+def test_a_transform_needs_all_dilations():
+    """Its scales would not be those of its coefficients."""
+    lift = LiftingConv(1, 2, group=Scale(5), field=Morlet, kernel_size=33, distribution=learned(Scale(5)))
+    with pytest.raises(ValueError, match="lift must compute all dilations"):
+        lift.as_wavelet_transform()

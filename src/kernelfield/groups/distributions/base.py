@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._hooks import State, differs, is_vmapped, on_optimizer_step, state_of
 from ..._kinds import PROBABILITY
-from ..._module_state import ComputedBuffers, in_full_precision
+from ..._module_state import ComputedBuffers, in_full_precision, keep_geometry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,6 +61,7 @@ class Distribution(ComputedBuffers):
     def __init__(self, group: Group) -> None:
         super().__init__()
         self.group = group
+        keep_geometry(self, "group")
         #: whether training also uses the fixed elements of evaluation
         self.frozen = False
         #: whether every pass uses all elements of a finite group, in order and without gates

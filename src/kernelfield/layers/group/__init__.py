@@ -2,7 +2,7 @@
 
 The files:
 
-- signals: ``signal`` (begin here), ``torch_functions`` (functions of torch that accept them);
+- signals: ``signal`` (begin here), ``torch_functions`` (functions of torch that accept them), ``checks``;
 - convolutions: ``gconv``, ``separable``, ``partial`` (chapter 11), ``projection`` (back to space), ``scale`` (kernels
   of several sizes), ``wavelets``; their parts ``kernel`` (sampled at pairs of elements), ``table_lookup`` (permuted
   tables) and ``correlate``;

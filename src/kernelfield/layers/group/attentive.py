@@ -18,6 +18,7 @@ from .correlate import correlate, match_precision
 from .gconv import BaseGroupConv, GroupConv, LiftingConv, folded
 from .input_attention import GateAttention, InputAttention, hidden_width
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
@@ -228,9 +229,7 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:  # type: ignore[override]
         r"""Convolve a signal of values (batch, in_channels, group, \*space) at all elements of the group."""
-        signal = as_signal(x, self.group, self.in_channels)
-        if not signal.complete or signal.gates is not None:
-            raise ValueError(f"x must hold all elements of {self.group} in order and no gates, got {signal}")
+        signal = check_complete(as_signal(x, self.group, self.in_channels))
         if isinstance(self.branch, (InputAttention, GateAttention)):
             return super().forward(self.branch(signal))
         return self._attended(signal.values)
@@ -238,4 +237,4 @@ class AttentiveGroupConv(_AttentiveConv, GroupConv):
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:
         r"""Return α⁺ of each output element, averaged over channels, inputs and outputs: (batch, group, \*space)."""
-        return self._maps(as_signal(x, self.group, self.in_channels).values)
+        return self._maps(check_complete(as_signal(x, self.group, self.in_channels)).values)

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 
 from ..._arguments import checked
 from ..._kinds import Choice
-from ..._module_state import ComputedBuffers
+from ..._module_state import ComputedBuffers, keep_geometry
 from ...fields import Table
 from .correlate import convolve
 from .gconv import GroupConv
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .projection import ProjectionConv
 from .signal import SIGNAL, GroupSignal, as_signal
 
@@ -73,6 +74,7 @@ class CyclicSelfAttention(ComputedBuffers):
         else:
             self.kernel = None
             self.weight = nn.Parameter(torch.randn(channels, n * n if form == "free" else n) / terms**0.5)
+            keep_geometry(self, "group")
             self.register_computed("index", _entries(n, form, _mirrored(group)))
         self._set_diagonal()
 
@@ -93,11 +95,7 @@ class CyclicSelfAttention(ComputedBuffers):
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Weight the responses of a signal of values (batch, channels, group, \*space) at all elements."""
-        signal = as_signal(x, self.group, self.channels)
-        if not signal.complete:
-            raise ValueError(
-                f"x must hold all elements of {self.group} in order, got {len(signal.elements)} other elements"
-            )
+        signal = check_complete(as_signal(x, self.group, self.channels))
         return signal.map(lambda values: self.weights(values) * values)
 
     @torch.no_grad()
@@ -168,9 +166,12 @@ class CoAttentive(ComputedBuffers):
         if not self.before_sum:
             return self.attention(conv(x))
         if isinstance(conv, ProjectionConv):
-            return conv.add_bias(self.attention(conv.responses(x)).values.sum(dim=2))
+            signal = check_complete(as_signal(x, conv.group, conv.in_channels))
+            return conv.add_bias(self.attention(conv.responses(signal)).values.sum(dim=2))
         assert isinstance(conv, GroupConv)
-        z = self.attention(self._filter_responses(as_signal(x, conv.group, conv.in_channels), conv)).values
+        z = self.attention(
+            self._filter_responses(check_complete(as_signal(x, conv.group, conv.in_channels)), conv)
+        ).values
         y = z.unflatten(1, (conv.out_channels, -1)).sum(dim=2)
         return GroupSignal(
             y if conv.bias is None else y + conv.bias.to(y.dtype).view(-1, *[1] * (y.dim() - 2)), group=conv.group
@@ -178,8 +179,6 @@ class CoAttentive(ComputedBuffers):
 
     def _filter_responses(self, signal: GroupSignal, conv: GroupConv) -> Tensor:
         """Return the responses of every filter, (batch, out · filters, group, *space)."""
-        if not signal.complete or signal.gates is not None:
-            raise ValueError(f"x must hold all elements of {self.attention.group} in order and no gates, got {signal}")
         kernel = conv.kernel().movedim(3, 0)  # input element first
         n, out, _, into, *points = kernel.shape
         values = signal.values.transpose(1, 2).flatten(1, 2)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, ClassVar, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked, with_arguments_of
 from ..._checks import check_options
+from ..._hooks import has_own_hooks
 from ..._kinds import Choice
 from ..._object_kinds import TensorOf
 from ...fields import Field, Table
@@ -16,7 +17,7 @@ from ...groups import Distribution, Group, Uniform
 from .correlate import BOUNDARIES, check_even, convolve, correlate
 from .kernel import GroupKernel
 from .scale import SCALE_BOUNDARIES, group_bank, lift_bank, out_group
-from .signal import SIGNAL, GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal, made_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,6 +48,10 @@ class GroupOptions(KernelOptions, total=False):
 class BaseGroupConv(nn.Module):
     """Base class of convolutions to a group: common arguments, output elements and bias."""
 
+    #: whether the elements of the output may be a shorter window of the group than the input's
+    shortens: ClassVar[bool] = False
+    kernel: GroupKernel
+
     @checked(boundary=Choice(*BOUNDARIES))
     def __init__(
         self,
@@ -65,7 +70,25 @@ class BaseGroupConv(nn.Module):
         self.kernel_size, self.boundary = kernel_size, boundary
         check_even(kernel_size, boundary)
         self.distribution = Uniform(group, samples) if distribution is None else distribution
+        self._check_distribution(samples)
         self.bias = nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def kernel_factors(self) -> tuple[GroupKernel, ...]:
+        """Return the kernels whose product is the kernel of the convolution."""
+        return (self.kernel,)
+
+    def _check_distribution(self, samples: int | None) -> None:
+        """Raise if the distribution is over another group, or has another number of elements than ``samples``."""
+        over, group = self.distribution.group, self.group
+        shorter = self.shortens and group.ordered and None not in (over.order, group.order)
+        fits = (over.order or 0) <= (group.order or 0) if shorter else over.order == group.order
+        if over.kind != group.kind or not fits:
+            raise ValueError(f"distribution must be over {group}, the group of the layer, got one over {over}")
+        number = over.order if over.finite else getattr(self.distribution, "samples", self.distribution.size())
+        if samples is not None and number not in (None, samples):
+            raise ValueError(
+                f"samples must be None or that of distribution, which has {number} elements, got {samples}"
+            )
 
     def _draw(self, x: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Return the output elements for a batch and their gates; None for all elements of a finite group."""
@@ -85,7 +108,7 @@ class BaseGroupConv(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * group.dim)
         gated = gates is not None and self.distribution.gated
-        return GroupSignal(y, elements, gates, group=group, gated=gated)
+        return made_signal(y, elements, gates, group, gated)
 
     def extra_repr(self) -> str:
         return (
@@ -144,7 +167,7 @@ class LiftingConv(BaseGroupConv):
         elements, gates = self._draw(x)
         if elements is not None and elements.dim() == 3:
             y = convolve_each(self.kernel, x, elements, elements, self.boundary)
-        elif elements is None and self.group.convolution == "filter_bank":
+        elif elements is None and self.group.convolution == "filter_bank" and not has_own_hooks(self.kernel):
             y = lift_bank(self.kernel, x, self.boundary)
         else:
             y = correlate(x, folded(self.kernel.flipped(elements, elements)), self.boundary)
@@ -225,6 +248,8 @@ class GroupConv(BaseGroupConv):
     torch.Size([2, 3, 8, 9, 9])
     """
 
+    shortens = True
+
     @checked(scale_boundary=Choice(*SCALE_BOUNDARIES), reduction=Choice("mean", "sum"))
     @with_arguments_of(BaseGroupConv.__init__)
     def __init__(
@@ -278,7 +303,7 @@ class GroupConv(BaseGroupConv):
         out, gates = into if out_elements is None else out_elements, None
         if out_elements is None and self.resample:
             out, gates = self._draw(signal.values)
-        complete = into is None and out is None
+        complete = into is None and out is None and not has_own_hooks(self.kernel)  # a bank samples no whole kernel
         if complete and self.group.convolution == "filter_bank" and self.kernel.on_space and signal.gates is None:
             y = group_bank(self.kernel, signal.values, self.boundary, group.order or 1)
             return self._output(y, None, None, group)
@@ -295,6 +320,12 @@ class GroupConv(BaseGroupConv):
         if out is None and group is not self.group and group.order != self.group.order:
             parameter = next(self.kernel.parameters())  # fewer outputs than inputs
             out = group.elements(parameter.dtype, parameter.device)
+            kernel = self.kernel.flipped(out, into)
+            # Without the margins that the left out dilations need: a filter bank keeps more outputs if "valid".
+            longest = self.kernel.points(group.stretch())
+            for axis in range(4, kernel.dim()):
+                kernel = kernel.narrow(axis, (kernel.shape[axis] - longest) // 2, longest)
+            return kernel
         return self.kernel.flipped(out, into)
 
     def _measure(self, signal: GroupSignal) -> float | Tensor:

@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from ..._arguments import checked
 from ..._hooks import weight_of
 from ..._kinds import Int
+from ..._module_state import keep_geometry
 from ...fields import Table
 from ...ops.attentive import input_attention, input_attention_maps
 from .correlate import match_precision
 from .gconv import folded
 from .kernel import GroupKernel
+from .neighborhood import check_complete
 from .signal import SIGNAL, GroupSignal, as_signal
 
 if TYPE_CHECKING:
@@ -34,9 +36,9 @@ class _SignalAttention(nn.Module):
 
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> Tensor | GroupSignal:
-        r"""Attend to a signal on the group; or, if ``lifting``, to a tensor (batch, channels, \*space)."""
+        r"""Attend to a signal at all elements of the group or, if ``lifting``, to (batch, channels, \*space) values."""
         if not self.lifting:
-            return as_signal(x, self.group, self.channels).map(self._attend)
+            return check_complete(as_signal(x, self.group, self.channels)).map(self._attend)
         if not isinstance(x, Tensor) or x.dim() != self.group.dim + 2 or x.shape[1] != self.channels:
             raise ValueError(
                 f"x must be a tensor of shape (batch, {self.channels}, *space) for a lifting layer, "
@@ -88,6 +90,7 @@ class InputAttention(_SignalAttention):
         super().__init__(channels, group, lifting)
         hidden = hidden_width(channels, hidden, lifting)
         self.dilation = dilation
+        keep_geometry(self, "dilation")
         if lifting:
             self.squeeze: nn.Module = nn.Linear(channels, hidden, bias=False)
             self.excite: nn.Module = nn.Linear(hidden, channels, bias=False)

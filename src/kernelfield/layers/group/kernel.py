@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ..._arguments import checked
-from ..._hooks import has_hooks
+from ..._hooks import has_hooks, has_own_hooks
 from ..._module_state import ComputedBuffers, in_full_precision, keep_geometry
 from ...fields import SIREN, Table, bind_field
 from ..continuous.kernel_sampler import remember_kernel
@@ -93,8 +93,10 @@ class GroupKernel(ComputedBuffers):
         self.group = group
         self.interactions = group.check_interactions(interactions)
         self.shape, self.kernel_size = (out_channels, in_channels), kernel_size
-        keep_geometry(self, "kernel_size", "group")
+        keep_geometry(self, "kernel_size", "group", "interactions", "windows")
         self.on_group, self.on_space = on_group, on_space
+        # Without interactions, the coordinates span all steps of an ordered group.
+        self.windows = () if interactions or not on_group else tuple(f.window for f in group.factors if f.ordered)
         dim = (group.chart_size if on_group else 0) + (group.dim if on_space else 0)
         self.field = self._build(field, dim, out_channels * in_channels)
         # The kernel's reach in space at the identity, in its own coordinates.
@@ -125,7 +127,7 @@ class GroupKernel(ComputedBuffers):
 
     def flipped(self, out_elements: Tensor | None = None, in_elements: Tensor | None = None) -> Tensor:
         """Return :meth:`forward` flipped along the axes of space, as torch's convolutions take it."""
-        if self._forward_hooks or self._forward_pre_hooks:
+        if has_own_hooks(self):
             return self(out_elements, in_elements).flip(tuple(range(4, 4 + self.group.dim)))
         return self._kept(out_elements, in_elements, flip=True)
 
@@ -259,17 +261,18 @@ class GroupKernel(ComputedBuffers):
         """Return the offsets at which the kernel is sampled, far enough for a stretch by ``stretch``."""
         if not self.on_space:
             return like.new_zeros(*[1] * self.group.dim, self.group.dim)
-        half = (self.kernel_size - 1) / 2
-        unit = max(half, 0.5)
-        reach = half
-        if not self.group.isometric:
-            # A spline is zero at the ends of its support.
-            ends = self.field.lattice is not None and self.group.ordered
-            stretch = self.group.stretch() if stretch is None else stretch
-            reach = math.ceil((self.reach * unit if ends else half) * stretch - 1e-9) - (1 if ends else 0)
-        count = round(2 * reach) + 1
-        axis = (torch.arange(count, dtype=like.dtype, device=like.device) - reach) / unit
+        count, unit = self.points(stretch), max((self.kernel_size - 1) / 2, 0.5)
+        axis = (torch.arange(count, dtype=like.dtype, device=like.device) - (count - 1) / 2) / unit
         return torch.stack(torch.meshgrid(*[axis] * self.group.dim, indexing="ij"), dim=-1)
+
+    def points(self, stretch: float | None = None) -> int:
+        """Return the number of points along each axis for a stretch by ``stretch``, by default the group's largest."""
+        half = (self.kernel_size - 1) / 2
+        if self.group.isometric or not self.on_space:
+            return self.kernel_size if self.on_space else 1
+        ends = self.field.lattice is not None and self.group.ordered  # a spline is zero at the ends of its support
+        stretch = self.group.stretch() if stretch is None else stretch
+        return 2 * (math.ceil((self.reach * max(half, 0.5) if ends else half) * stretch - 1e-9) - ends) + 1
 
     def _chart(self, relative: Tensor) -> Tensor:
         """Return the kernel's group coordinates for ``relative`` elements."""

@@ -1,4 +1,4 @@
-"""Offsets and checks for the neighbourhoods of attention layers."""
+"""Offsets and checks for attention layers."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from ...groups import Group
+    from .signal import GroupSignal
 
-__all__ = ["check_points", "check_space", "dilations", "neighborhood_reach", "pairs_of"]
+__all__ = ["check_complete", "check_points", "check_space", "dilations", "neighborhood_reach", "pairs_of"]
 
 
 def pairs_of(space: Sequence[int], crop: int, device: torch.device) -> Tensor:
@@ -44,6 +45,23 @@ def dilations(group: Group, elements: Tensor) -> list[int]:
         if factor < 1 - 1e-6 or abs(factor - round(factor)) > 1e-6:
             raise ValueError(f"elements must dilate by whole numbers for a local neighbourhood, got {factor:.3g}")
     return [round(factor) for factor in factors]
+
+
+def check_complete(signal: GroupSignal) -> GroupSignal:
+    """Return a signal that holds all elements of its group in order, without gates; raise if it does not.
+
+    Layers whose matrices have one row for each element take no others.
+
+    >>> from kernelfield.groups import Cyclic
+    >>> from kernelfield.layers import GroupSignal
+    >>> signal = GroupSignal(torch.randn(2, 3, 4, 8, 8), Cyclic(4).elements().flip(0), group=Cyclic(4))
+    >>> check_complete(signal)  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: x must hold all elements of Cyclic(4) in order and no gates, got GroupSignal((2, 3, 4, 8, 8), ...
+    """
+    if not signal.complete or signal.gates is not None:
+        raise ValueError(f"x must hold all elements of {signal.group} in order and no gates, got {signal}")
+    return signal
 
 
 def check_space(x: Tensor, channels: int, axes: int, dim: int) -> None:

@@ -77,7 +77,8 @@ class GroupBatchNorm(nn.BatchNorm1d):
 class GroupLayerNorm(ValueLayer):
     r"""Normalisation of each channel of each sample over group and space, without parameters (chapter 11).
 
-    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type.
+    It takes a :class:`GroupSignal` or a tensor, (batch, channels, group, \*space), and returns the same type. Group and
+    space must hold two or more values, like those of ``nn.InstanceNorm2d``.
 
     Args:
         eps: added to the variance.
@@ -109,4 +110,6 @@ class GroupLayerNorm(ValueLayer):
 
     def transform(self, x: Tensor) -> Tensor:
         flat = x.flatten(2)
+        if type(flat.shape[2]) is int and flat.shape[2] == 1:  # the result would be zero for every input
+            raise ValueError(f"x must have more than one value per channel to normalise over, got {tuple(x.shape)}")
         return F.layer_norm(flat, flat.shape[2:], eps=self.eps).view_as(x)

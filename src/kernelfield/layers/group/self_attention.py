@@ -20,7 +20,7 @@ from ...ops.graph_cache import capturing
 from ..pointwise import Pointwise
 from .neighborhood import check_points, check_space, dilations, neighborhood_reach, pairs_of
 from .relative_encoding import AXIS_FIELD, RelativeEncoding
-from .signal import SIGNAL, GroupSignal, as_signal
+from .signal import SIGNAL, GroupSignal, as_signal, made_signal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -73,7 +73,7 @@ class _SelfAttention(ComputedBuffers):
         Int(codes).check("head_channels", inner)
         self.head_channels = inner
         self.neighborhood, self.reach = neighborhood, neighborhood_reach(neighborhood, size)
-        keep_geometry(self, "reach")
+        keep_geometry(self, "reach", "group", "heads")
         dilates = not group.isometric and neighborhood is not None
         self.dilations = dilations(group, group.elements(torch.float64)) if dilates else None
         self.encoding = encoding
@@ -105,20 +105,20 @@ class _SelfAttention(ComputedBuffers):
                 f"x must have more than {2 * crop} positions along each axis for crop={crop} at each end, "
                 f"got {tuple(space)}"
             )
+        alike = self._alike(here, elements)
         if coords is not None:
-            y = self._points(x, here, coords, mask)
+            y = self._points(x, here, alike, coords, mask)
         else:
             q, k, v = self._parts(x, None)
-            alike = self._alike(here, elements)
             y = torch.cat([self._grid(q, k, v, some, here, dilation, crop) for some, dilation in alike], dim=1)
         y = y.unflatten(0, (-1, self.heads)).movedim(-1, 2).flatten(1, 2)
-        return GroupSignal(self.combine(y), elements, group=self.group)
+        return made_signal(self.combine(y), elements, None, self.group, False)
 
-    def _maps(self, x: Tensor) -> Tensor:
-        here = self.all_elements
+    def _maps(self, x: Tensor, elements: Tensor | None) -> Tensor:
+        here = self.all_elements if elements is None else elements.to(self.all_elements.dtype)
         q, k, _ = self._parts(x, None)
         found = []
-        for some, dilation in self._alike(here, None):
+        for some, dilation in self._alike(here, elements):
             codes = self._codes(some, here, q.shape[2:-1], q.dtype, dilation)
             found.append(attention_map(q, k, *codes, neighborhood=self._shape(), dilation=dilation))
         return torch.cat(found, dim=1).unflatten(0, (-1, self.heads))
@@ -156,18 +156,20 @@ class _SelfAttention(ComputedBuffers):
         )
         return y * self._measure(q)
 
-    def _points(self, x: Tensor, here: Tensor, coords: Tensor, mask: Tensor | None) -> Tensor:
+    def _points(
+        self, x: Tensor, here: Tensor, alike: list[tuple[Tensor, int]], coords: Tensor, mask: Tensor | None
+    ) -> Tensor:
         """Return attention among points, one sample at a time, since each has its own offsets."""
         q, k, v = (part.unflatten(0, (-1, self.heads)) for part in self._parts(x, coords))
 
         def one(q: Tensor, k: Tensor, v: Tensor, at: Tensor, seen: Tensor | None, keep: Tensor | None) -> Tensor:
             offsets = at[None] - at[:, None]  # (queries, keys, dim)
-            positions, relative = self._codes_at(here, here, offsets.to(q.dtype))
-            valid = self._visible(offsets, seen)
-            y = group_attention(
-                q, k, v, positions, relative, valid=valid, keep=keep, chunk=q.shape[0], method=self.method
-            )
-            return y * self._measure(q)
+            found = []
+            for some, dilation in alike:
+                codes, valid = self._codes_at(some, here, offsets.to(q.dtype)), self._visible(offsets, seen, dilation)
+                y = group_attention(q, k, v, *codes, valid=valid, keep=keep, chunk=q.shape[0], method=self.method)
+                found.append(y)
+            return torch.cat(found, dim=1) * self._measure(q)
 
         results = []
         for i in range(len(x)):
@@ -177,11 +179,11 @@ class _SelfAttention(ComputedBuffers):
             results.append(recompute(one, *arguments))  # safe to recompute, because it draws no random numbers
         return torch.cat(results)
 
-    def _visible(self, offsets: Tensor, seen: Tensor | None) -> Tensor | None:
+    def _visible(self, offsets: Tensor, seen: Tensor | None, dilation: int) -> Tensor | None:
         """Return a mask (queries, keys): a point attends to itself and to the observed points of its neighbourhood."""
         near = None
         if self.neighborhood is not None:
-            near = offsets.norm(dim=-1) <= self.reach + 1e-4
+            near = offsets.norm(dim=-1) <= dilation * (self.reach + 1e-4)
         if seen is None:
             return near
         near = seen[None].expand(len(seen), -1) if near is None else near & seen[None]
@@ -328,7 +330,7 @@ class LiftingSelfAttention(_SelfAttention):
         Args:
             x: (batch, in_channels, \*space) signal, or (batch, in_channels, points) with ``coords``.
             coords: (batch or 1, points, dim) coordinates in training steps; in a local layer a point sees the points
-                within half a neighbourhood.
+                within half a neighbourhood, dilated by the element.
             mask: (batch, points) bool, False where there is no point; with ``coords`` only.
             crop: positions at each end of each axis that get no output; 0 with ``coords``.
         """
@@ -341,7 +343,7 @@ class LiftingSelfAttention(_SelfAttention):
 
         The maps have shape (batch, heads, group, \*space) and sum to one over space.
         """
-        return self._maps(x.unsqueeze(2))
+        return self._maps(x.unsqueeze(2), None)
 
 
 class GroupSelfAttention(_SelfAttention):
@@ -392,4 +394,5 @@ class GroupSelfAttention(_SelfAttention):
     @torch.no_grad()
     def maps(self, x: Tensor | GroupSignal) -> Tensor:
         r"""Return the attention that each position receives, (batch, heads, group, \*space), with sum 1 over space."""
-        return self._maps(as_signal(x, self.group, self.in_channels).values)
+        signal = as_signal(x, self.group, self.in_channels)
+        return self._maps(signal.values, None if signal.complete else signal.elements)

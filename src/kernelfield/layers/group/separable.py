@@ -71,6 +71,9 @@ class SeparableGroupConv(BaseGroupConv):
         self.mix = GroupKernel(group, field, out_channels, mixed, kernel_size=1, on_space=False, fan_in=terms)
         self.space = GroupKernel(group, field, out_channels, 1, kernel_size=self.kernel_size, on_group=False)
 
+    def kernel_factors(self) -> tuple[GroupKernel, ...]:
+        return self.mix, self.space
+
     @checked(x=SIGNAL)
     def forward(self, x: Tensor | GroupSignal) -> GroupSignal:
         r"""Convolve a signal on the group; see :class:`GroupConv`."""

@@ -10,6 +10,7 @@ from torch.utils import _pytree as pytree
 
 from ..._arguments import checked
 from ..._object_kinds import Instance, TensorOf
+from .checks import check_elements, check_signal
 from .torch_functions import POINTWISE, replacement
 
 if TYPE_CHECKING:
@@ -17,20 +18,10 @@ if TYPE_CHECKING:
 
     from ...groups import Group
 
-__all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "map_values"]
+__all__ = ["SIGNAL", "GroupSignal", "Signal", "ValueLayer", "as_signal", "made_signal", "map_values"]
 
 #: the argument of layers on groups: a signal, or its values at all elements of a finite group
 SIGNAL = TensorOf("float", "batch, channels, group, …", empty=False) | Instance("kernelfield.layers.GroupSignal")
-
-
-# A separate function, because torch.compile cannot trace a decorated constructor of a class that is not a module.
-@checked(
-    values=TensorOf("float", "batch, channels, group, …"),
-    elements=TensorOf("float", "…, group, coords") | None,
-    gates=TensorOf("float", "group") | None,
-)
-def _check_signal(values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
-    """Check the arguments of a :class:`GroupSignal`."""
 
 
 class GroupSignal:
@@ -71,8 +62,13 @@ class GroupSignal:
         group: Group,
         gated: bool = False,
     ) -> None:
+        self._set(values, elements, gates, group, gated)
+        if elements is not None:
+            check_elements(elements, group)
+
+    def _set(self, values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
         if not torch.compiler.is_compiling():
-            _check_signal(values, elements, gates, group, gated)
+            check_signal(values, elements, gates, group, gated)
         self.values = values
         self.gates = gates
         self.gated = gated
@@ -150,7 +146,7 @@ class GroupSignal:
         fits = type(values) is Tensor and values.dim() > 2 and values.shape[2] == self.values.shape[2]
         if fits and values.is_floating_point() and (self._elements is None or self._elements.dim() == 2):
             return _unflatten((values, self._elements, self.gates), (self.group, self.gated))
-        return GroupSignal(values, self._elements, self.gates, group=self.group, gated=self.gated)
+        return made_signal(values, self._elements, self.gates, self.group, self.gated)
 
     def map(self, function: Callable[..., Tensor], *args: Any, **kwargs: Any) -> GroupSignal:
         """Apply ``function`` to the values. It must treat all elements alike and keep their axis.
@@ -165,11 +161,13 @@ class GroupSignal:
         """Move the signal and convert its values, as :meth:`torch.Tensor.to`. Elements keep their precision."""
         values = self.values.to(*args, **kwargs)
         elements, gates = (None if t is None else t.to(values.device) for t in (self._elements, self.gates))
-        return GroupSignal(values, elements, gates, group=self.group, gated=self.gated)
+        return made_signal(values, elements, gates, self.group, self.gated)
 
     def clone(self) -> GroupSignal:
         """Return a copy of the signal; gradients pass through it."""
-        return self._each(torch.clone)
+        copied = self._each(torch.clone)
+        copied.gates = self.gates  # a sum with the copy must count the gates once, as a sum with the signal itself
+        return copied
 
     def detach(self) -> GroupSignal:
         """Return the signal detached from the autograd graph."""
@@ -177,7 +175,7 @@ class GroupSignal:
 
     def _each(self, function: Callable[[Tensor], Tensor]) -> GroupSignal:
         elements, gates = (None if t is None else function(t) for t in (self._elements, self.gates))
-        return GroupSignal(function(self.values), elements, gates, group=self.group, gated=self.gated)
+        return made_signal(function(self.values), elements, gates, self.group, self.gated)
 
     def __add__(self, other: GroupSignal | Tensor | float) -> GroupSignal:
         return _pointwise(torch.add, (self, other))
@@ -226,6 +224,15 @@ class GroupSignal:
         return f"GroupSignal({shape}, group={self.group}, {held})"
 
 
+def made_signal(
+    values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool
+) -> GroupSignal:
+    """Return a signal on elements that are known to be of the group, without reading them, which may wait."""
+    signal = GroupSignal.__new__(GroupSignal)
+    signal._set(values, elements, gates, group, gated)  # noqa: SLF001
+    return signal
+
+
 def _pointwise(
     function: Callable[..., Tensor], args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
 ) -> GroupSignal:
@@ -263,7 +270,7 @@ def _combine(signals: Sequence[GroupSignal], compute: Callable[[], Tensor]) -> G
     for gate in {id(s.gates): s.gates for s in signals if s.gates is not None}.values():
         gates = gate if gates is None else gates * gate  # an element that is absent in one signal is absent in the sum
     gated = any(s.gated for s in signals)
-    return GroupSignal(values, first._elements, gates, group=first.group, gated=gated)  # noqa: SLF001
+    return made_signal(values, first._elements, gates, first.group, gated)  # noqa: SLF001
 
 
 def _same_group(a: Group, b: Group) -> bool:
@@ -335,7 +342,7 @@ def as_signal(
         return x
     if x.group.kind != group.kind:
         raise ValueError(f"x must be a signal on {group}, got one on {x.group}")
-    return GroupSignal(values, x.elements, x.gates, group=group, gated=x.gated)  # another window of the same group
+    return made_signal(values, x.elements, x.gates, group, x.gated)  # another window of the same group
 
 
 #: a signal on a group, or the tensor of its values

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
 from ..._arguments import checked
-from .gconv import GroupConv, LiftingConv
+from .gconv import BaseGroupConv, LiftingConv
 
 if TYPE_CHECKING:
     from .kernel import GroupKernel
@@ -44,6 +45,8 @@ class WaveletTransform(nn.Module):
             raise ValueError(
                 f"lift must be a LiftingConv on a finite window of dilations of the line, got {lift.group}"
             )
+        if not lift.distribution.complete:
+            raise ValueError(f"lift must compute all dilations of {lift.group}, got {lift.distribution}")
         self.lift = lift
         self.normalize = normalize
         self.quadrature = lift.kernel.field.quadrature and lift.out_channels % 2 == 0 and lift.in_channels == 1
@@ -109,16 +112,17 @@ def wavelet_loss(model: nn.Module, *, per_scale: bool = False) -> Tensor:
     """
     terms = []
     for layer in penalised_wavelets(model):
-        total = _integral(layer.kernel)  # out, in, dilations
+        first, *rest = map(_integral, layer.kernel_factors())  # out, in, dilations
+        total = functools.reduce(torch.mul, rest, first)
         total = total if per_scale else total.sum(dim=-1, keepdim=True)
         terms.append(total.square().sum(dim=-1).mean())
     return torch.stack(terms).sum() if terms else torch.zeros(())
 
 
-def penalised_wavelets(model: nn.Module) -> list[LiftingConv | GroupConv]:
+def penalised_wavelets(model: nn.Module) -> list[BaseGroupConv]:
     """Return the layers that :func:`wavelet_loss` counts: those on dilations whose kernel has two or more points."""
-    on_group = [m for m in model.modules() if isinstance(m, (LiftingConv, GroupConv))]
-    return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel.on_space]
+    on_group = [m for m in model.modules() if isinstance(m, BaseGroupConv)]
+    return [m for m in on_group if m.group.convolution == "filter_bank" and m.kernel_size > 1]
 
 
 def _integral(kernel: GroupKernel) -> Tensor:
