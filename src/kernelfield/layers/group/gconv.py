@@ -108,7 +108,7 @@ class BaseGroupConv(nn.Module):
         if self.bias is not None:
             y = y + self.bias.to(y.dtype).view(-1, 1, *[1] * group.dim)
         gated = gates is not None and self.distribution.gated
-        return made_signal(y, elements, gates, group, gated)
+        return made_signal(y, elements, gates, group, gated, is_checked=True)
 
     def extra_repr(self) -> str:
         return (

@@ -62,13 +62,13 @@ class GroupSignal:
         group: Group,
         gated: bool = False,
     ) -> None:
+        if not torch.compiler.is_compiling():
+            check_signal(values, elements, gates, group, gated)
         self._set(values, elements, gates, group, gated)
         if elements is not None:
             check_elements(elements, group)
 
     def _set(self, values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool) -> None:
-        if not torch.compiler.is_compiling():
-            check_signal(values, elements, gates, group, gated)
         self.values = values
         self.gates = gates
         self.gated = gated
@@ -225,9 +225,14 @@ class GroupSignal:
 
 
 def made_signal(
-    values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool
+    values: Tensor, elements: Tensor | None, gates: Tensor | None, group: Group, gated: bool, is_checked: bool = False
 ) -> GroupSignal:
-    """Return a signal on elements that are known to be of the group, without reading them, which may wait."""
+    """Return a signal on elements that are known to be of the group, without reading them, which may wait.
+
+    If ``is_checked``, all arguments are known to have the right types.
+    """
+    if not is_checked and not torch.compiler.is_compiling():
+        check_signal(values, elements, gates, group, gated)
     signal = GroupSignal.__new__(GroupSignal)
     signal._set(values, elements, gates, group, gated)  # noqa: SLF001
     return signal
@@ -335,7 +340,7 @@ def as_signal(
             raise ValueError(f"x must be a GroupSignal with elements for {group}, which is not finite, got a tensor")
         if values.shape[2] != group.order:
             raise ValueError(f"x must have {group.order} elements of {group} along axis 2, got {values.shape[2]}")
-        return GroupSignal(values, group=group)
+        return made_signal(values, None, None, group, False, is_checked=values.is_floating_point())
     if not (per_sample or x.complete) and x.elements.dim() == 3:
         raise ValueError("x must have the same elements for all samples, got different ones per sample")
     if x.group is group or x.group == group:
