@@ -336,6 +336,17 @@ def test_steps_of_compiled_code_alone_follow_late_without_waiting(monkeypatch: p
     torch.compiler.reset()
 
 
+def test_sizes_on_several_devices_are_copied_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    followed: list[Any] = []
+    monkeypatch.setattr(learned_size, "_waits", lambda _: True)
+    monkeypatch.setattr(learned_size, "_follow_late", followed.append)
+    first, second, third = (FlexConv(1, 1, size=8, sigma=0.2).kernel_support for _ in range(3))
+    for support, device in ((first, "cuda:0"), (second, "cuda:1"), (third, "cuda:0")):
+        monkeypatch.setattr(support, "tensors", lambda name=device: [mock.Mock(device=torch.device(name))])
+    learned_size._after_step([first, second, third])
+    assert followed == [[first, third], [second]]
+
+
 @pytest.mark.parametrize("way", ["captured", "compiled"])
 def test_a_mask_that_outgrows_its_late_size_is_announced_once(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learned_size, "_waits", lambda _: True)

@@ -342,19 +342,27 @@ def _waits(device: torch.device) -> bool:
 
 def _after_step(sizes: list[LearnedSize]) -> None:
     """Read the sizes that eager code uses; follow those that only compiled code uses without waiting."""
-    late = [size for size in sizes if size.common_share and not size.is_used and _waits(size.tensors()[0].device)]
-    now = [size for size in sizes if size not in late]
-    for size in now:
-        size.is_used, size._late = False, None  # noqa: SLF001
+    now: list[LearnedSize] = []
+    late: dict[torch.device, list[LearnedSize]] = {}
+    for size in sizes:
+        if size.common_share and not size.is_used and _waits(device := size.tensors()[0].device):
+            late.setdefault(device, []).append(size)
+        else:
+            size.is_used, size._late = False, None  # noqa: SLF001
+            now.append(size)
     if now:
         read_sizes(now, after_step=True)
-    if late:
-        _follow_late(late)
+    for group in late.values():
+        _follow_late(group)
 
 
 @torch.no_grad()
 def _follow_late(sizes: list[LearnedSize]) -> None:
-    """Use the numbers of two steps ago for the share of compiled code, and start a copy of those of now."""
+    """Use the numbers of two steps ago for the share of compiled code, and start a copy of those of now.
+
+    Args:
+        sizes: sizes whose masks are on one device.
+    """
     copies = sizes[0]._late = sizes[0]._late or HostCopies()  # noqa: SLF001
     if (found := copies.arrived()) is not None:
         for size, values in _divided(*found):
