@@ -139,7 +139,7 @@ def test_two_processes_that_share_samples_train_as_one(one: Path, two: Path) -> 
 def test_a_run_resumes_on_another_number_of_processes(one: Path, tmp_path: Path, options: tuple[object, ...]) -> None:
     first, rest = tmp_path / "first", tmp_path / "rest"
     constant = ("--set", "schedule.name=constant", "--set", "schedule.warmup=0", "--set", "model.dropout=0")
-    run(*TRAIN, "--out", first, *CHANGES, *constant, "--epochs", 1, "--devices", 2, "--context", 2)
+    run(*TRAIN, "--out", first, *CHANGES, *constant, "--set", "training.epochs=1", "--devices", 2, "--context", 2)
     run(*TRAIN, "--out", tmp_path / "whole", *CHANGES, *constant)
     shutil.copytree(first / "checkpoints", rest / "checkpoints")
     run(*TRAIN, "--out", rest, *CHANGES, *constant, *options)
@@ -164,7 +164,9 @@ def _numbers(text: str) -> list[str]:
 
 @pytest.mark.slow
 def test_a_worker_that_dies_ends_the_others_and_is_named(tmp_path: Path) -> None:
-    process = start(*TRAIN, "--out", tmp_path / "run", *CHANGES, "--epochs", 500, "--devices", 2, "--context", 2)
+    process = start(
+        *TRAIN, "--out", tmp_path / "run", *CHANGES, "--set", "training.epochs=500", "--devices", 2, "--context", 2
+    )
     while not list((tmp_path / "run").glob("checkpoints/step-*")):
         assert process.poll() is None, process.communicate()[1][-3000:]
         time.sleep(0.2)
@@ -182,7 +184,17 @@ def test_a_worker_that_dies_ends_the_others_and_is_named(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_killed_workers_restart_and_lose_nothing(tmp_path: Path) -> None:
     """Ten kills at random moments; the weights are those of an uninterrupted run."""
-    options = (*CHANGES, "--epochs", 60, "--set", "training.checkpoint_every=3", "--devices", 2, "--context", 2)
+    options = (
+        *CHANGES,
+        "--set",
+        "training.epochs=60",
+        "--set",
+        "training.checkpoint_every=3",
+        "--devices",
+        2,
+        "--context",
+        2,
+    )
     run(*TRAIN, "--out", tmp_path / "whole", *options)
     process = start(*TRAIN, "--out", tmp_path / "killed", *options, "--restarts", 10)
     rng, kills = random.Random(0), 0
